@@ -87,8 +87,10 @@ class Variant(NamedTuple):
         return rows * columns * instances // 256
 
     def tiles(self, m: int, n: int) -> int:
-        """Those past the edge that a cluster has are counted, too."""
+        """Of a result of m x n. Those past the edge that a cluster has are counted, too."""
         rows, columns, _ = self.tile
+        if self.exchanged:
+            m, n = n, m
         return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns)
 
 
@@ -216,8 +218,7 @@ def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], proc
     if steps < 8 or batch > 1:
         return
     for whole in _whole(m, n, along_k):
-        tile, exchanged, _, along_m, _ = whole
-        tiles = whole.tiles(n, m) if exchanged else whole.tiles(m, n)
+        tile, along_m, tiles = whole.tile, whole.along_m, whole.tiles(m, n)
         if tile not in PARTED or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
             continue
         for parts in (1, 2, 4, 8):
@@ -244,8 +245,6 @@ def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int
 
 
 def _time(v: Variant, batch: int, m: int, n: int, k: int, processors: int) -> float:
-    if v.exchanged:
-        m, n = n, m
     rows, columns, instances = v.tile
     area, shared_out = rows * columns, max(v.parts, 1) * v.groups
     items = v.tiles(m, n) * batch * shared_out

@@ -16,7 +16,6 @@ from tiledsl import (
     SharedTile,
     barrier,
     boolean,
-    cdiv,
     f32,
     fragment,
     index,
@@ -27,7 +26,7 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import H, J, P
-from tiledsl.lang.schedules import unwrapped
+from tiledsl.lang.schedules import cdiv_any, unwrapped
 
 __all__ = ["add_parts", "part_of"]
 
@@ -39,13 +38,10 @@ FEW = 4
 """Vectors of the result that a thread adds up at a time, so that registers suffice for those in flight."""
 
 
-_cdiv: Any = cdiv  # of anything, as these functions take anything
-
-
 @unwrapped
 def part_of(depth: Any, bk: int, part: Any, parts: Any) -> Any:
     """Where part number `part` of k begins and ends."""
-    steps = _cdiv(depth, bk)
+    steps = cdiv_any(depth, bk)
     # The first minimum says no more than the interval analysis needs: a part begins inside k.
     return min(part * steps // parts, depth // bk) * bk, min((part + 1) * steps // parts * bk, depth)
 
@@ -89,7 +85,7 @@ def add_parts(
 def rows_of(number: Any, part: Any, parts: Any, fold: Any) -> Any:
     """Of tile `number`: the row of this part, of the first part, and of the first one of this part's group; how many
     groups there are, how many parts this one has; the first counter."""
-    groups, begin = _cdiv(parts, fold), part // fold * fold
+    groups, begin = cdiv_any(parts, fold), part // fold * fold
     first = number * parts
     return first + part, first, first + begin, groups, max(min(fold, parts - begin), 0), number * (groups + 1)
 

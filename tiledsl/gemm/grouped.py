@@ -64,7 +64,7 @@ from tiledsl import (
 from tiledsl.dims import J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
-from tiledsl.lang.schedules import unwrapped
+from tiledsl.lang.schedules import cdiv_any, unwrapped
 
 __all__ = ["TALL", "hopper_grouped"]
 
@@ -136,13 +136,10 @@ def read_groups(
         barrier()
 
 
-_cdiv: Any = cdiv  # of anything, as these functions take anything
-
-
 @unwrapped
 def group_count(place: Place, ends: Any, starts: Any, groups: Any, n: Any, k: Any, sizes: Any, options: Any) -> Any:
     """Tiles of all groups."""
-    return index(ends[groups - 1]) * _cdiv(n, sizes[1])
+    return index(ends[groups - 1]) * cdiv_any(n, sizes[1])
 
 
 @unwrapped
@@ -154,7 +151,7 @@ def group_item(
     options: how many tiles a band has, and whether products are masked.
     """
     band, masked = options
-    columns = u32(_cdiv(n, sizes[1]))
+    columns = u32(cdiv_any(n, sizes[1]))
     line, low, high = u32(i) // columns, u32(0), u32(groups) - 1
     while low < high:  # the first group that ends behind this row of tiles
         middle = (low + high) // 2

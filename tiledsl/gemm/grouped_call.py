@@ -7,13 +7,13 @@ stores.
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from math import gcd
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
+from tiledsl.gemm.operands import new_array
 from tiledsl.gemm.pad import VEC, pad
 from tiledsl.lang import cdiv
 from tiledsl.runtime.arrays import describe
@@ -118,7 +118,7 @@ def _call(
     except Exception:  # not of torch, or wrong: the checks say what
         key = known = None
     if known is not None:
-        result = _empty(call, A, (*A.shape[:-1], B.shape[2])) if C is None else C
+        result = new_array(call, A, (*A.shape[:-1], B.shape[2])) if C is None else C
     else:
         result, known = _checked(call, A, B, bounds, C, device, expected)
         if known is None:
@@ -142,7 +142,7 @@ def _checked(
     _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
     groups, k, n = b.shape
     rows, shape = a.shape[-2], (*a.shape[:-1], n)
-    result = _empty(call, A, shape) if C is None else C
+    result = new_array(call, A, shape) if C is None else C
     c = describe(call, "C", result)
     if c.shape != shape or c.dtype != a.dtype:
         message = f"C is {c.dtype} of shape {c.shape}; expected {a.dtype} of shape {shape}"
@@ -268,17 +268,6 @@ def _padded(call: Any, X: Any, axis: int, device: str | None) -> Any:
     """A copy of an operand with three axes, whose rows run along `axis` and are aligned."""
     if axis == -2:
         return _padded(call, X.swapaxes(1, 2), -1, device).swapaxes(1, 2)
-    copy = _empty(call, X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC))
+    copy = new_array(call, X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC))
     pad(X, copy, device=device)
     return copy[:, :, : X.shape[2]]
-
-
-def _empty(call: Any, like: Any, shape: tuple[int, ...]) -> Any:
-    """An uninitialised array of the library, dtype and place of `like`."""
-    library = type(like).__module__.split(".")[0]
-    if "torch" in sys.modules and isinstance(like, sys.modules["torch"].Tensor):
-        return like.new_empty(shape)
-    if library in ("numpy", "cupy"):
-        return sys.modules[library].empty(shape, like.dtype)
-    message = f"C is left out, and A is a {library} array: nothing is known to allocate it"
-    raise argument_error(call, message, "pass C, or A as an array of NumPy, torch or CuPy")

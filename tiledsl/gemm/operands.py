@@ -7,7 +7,6 @@ more rows or columns.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
-__all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "stream_handle"]
+__all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "new_array", "stream_handle"]
 
 RESULTS = ("bf16", "f16", "f32")
 """dtypes of C."""
@@ -64,7 +63,7 @@ def described(A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, by_column: bool
         raise argument_error(GEMM, f"A is {a.dtype}, but B is {b.dtype}", "convert one of them")
     shape = _shape_of_result(a.shape, b.shape)
     wanted = None if out_dtype is None else dtype_named(out_dtype)
-    result = _empty(A, a, shape, wanted or a.dtype) if C is None else C
+    result = new_array(GEMM, A, shape, None if wanted == a.dtype else wanted) if C is None else C
     c = describe(GEMM, "C", result)
     if c.dtype.name not in RESULTS:
         raise argument_error(GEMM, f"C is {c.dtype}; expected one of {', '.join(RESULTS)}", "pass C of such a dtype")
@@ -199,20 +198,25 @@ def _canonical(info: ArrayInfo) -> ArrayInfo:
 # -- a new C -------------------------------------------------------------------------------------------------
 
 
-def _empty(like: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: DType) -> Any:
-    """An uninitialised array of the library of `like`, in the same memory."""
-    from tiledsl.ir.semantics import numpy_dtype
-
-    library = type(like).__module__.split(".")[0]
+def new_array(call: Any, like: Any, shape: tuple[int, ...], dtype: DType | None = None) -> Any:
+    """An uninitialised array of the library of `like`, in the same memory. call: what errors name. dtype: None for that
+    of `like`."""
     if "torch" in sys.modules and isinstance(like, sys.modules["torch"].Tensor):
         torch: Any = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, LONG_NAMES[dtype.name]), device=like.device)
-    if library == "cupy":
+        made = like.dtype if dtype is None else getattr(torch, LONG_NAMES[dtype.name])
+        return torch.empty(shape, dtype=made, device=like.device)
+    if type(like).__module__.split(".")[0] == "cupy":
         with like.device:
-            return sys.modules["cupy"].empty(shape, dtype=like.dtype if dtype == info.dtype else numpy_dtype(dtype))
-    if info.device < 0 and "numpy" in sys.modules and isinstance(like, sys.modules["numpy"].ndarray):
-        return importlib.import_module("numpy").empty(shape, numpy_dtype(dtype))
+            return sys.modules["cupy"].empty(shape, dtype=_numpy_dtype(like, dtype))
+    if "numpy" in sys.modules and isinstance(like, sys.modules["numpy"].ndarray):
+        return sys.modules["numpy"].empty(shape, _numpy_dtype(like, dtype))
     message = (
         f"C is left out, and A is a {type(like).__module__}.{type(like).__name__}: nothing is known to allocate it"
     )
-    raise argument_error(GEMM, message, "pass C, or A as an array of NumPy, torch or CuPy")
+    raise argument_error(call, message, "pass C, or A as an array of NumPy, torch or CuPy")
+
+
+def _numpy_dtype(like: Any, dtype: DType | None) -> Any:
+    from tiledsl.ir.semantics import numpy_dtype
+
+    return like.dtype if dtype is None else numpy_dtype(dtype)

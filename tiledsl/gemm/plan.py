@@ -139,6 +139,6 @@ def _for_wgmma(problem: Problem) -> Plan:
         return plan
     rows, columns, _ = chosen.tile
     by_columns = problem.unit_c == (2 if chosen.exchanged else 1)
-    slices = chosen.parts * batch * (chosen.tiles(n, m) if chosen.exchanged else chosen.tiles(m, n))
+    slices = chosen.parts * batch * chosen.tiles(m, n)
     sums = (slices * chosen.groups, *((columns, rows) if by_columns else (rows, columns)))
     return plan._replace(sums=sums, done=slices, groups=chosen.groups)

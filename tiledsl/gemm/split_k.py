@@ -41,13 +41,11 @@ from tiledsl import (
 )
 from tiledsl.dims import H, J, L, M, N, P, R
 from tiledsl.gemm.epilogue import Epilogue
-from tiledsl.lang.schedules import in_bands, unwrapped
+from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
 __all__ = ["QUAD", "Reduction", "meeting", "part_count", "part_item", "reduce_parts"]
 
 E = TypeVar("E", bound=Float)
-
-_cdiv: Any = cdiv  # of anything, as schedules take anything
 
 GPCS = 8
 """Of an H200."""
@@ -64,7 +62,7 @@ def part_count(
     place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
 ) -> Any:
     """Work items of a product: one for each of a cluster's tiles and each of the clusters that have a part of it."""
-    return _cdiv(m, sizes[0] * place.m) * _cdiv(n, sizes[1] * (1 if parts else place.n)) * batches * groups
+    return cdiv_any(m, sizes[0] * place.m) * cdiv_any(n, sizes[1] * (1 if parts else place.n)) * batches * groups
 
 
 @unwrapped
@@ -78,7 +76,7 @@ def part_item(
     the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
     """
     across = 1 if parts else place.n
-    rows, columns = _cdiv(m, sizes[0] * place.m), _cdiv(n, sizes[1] * across)
+    rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
     each = rows * columns
     if place.m * place.n > 1:
         i = _of_gpc(i, each * batches * groups)
@@ -86,7 +84,7 @@ def part_item(
     count = each * batches
     if parts:
         i, group = i % count, i // count
-        steps, all_parts, part = _cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
+        steps, all_parts, part = cdiv_any(k, sizes[2]), groups * place.n, group * place.n + place.at_n
         first, end = part * steps // all_parts * sizes[2], (part + 1) * steps // all_parts * sizes[2]
         along_k = tiles(min(k, end), sizes[2], start=first)
     row, column = in_bands(i % each, rows, columns, max(1, band // place.m))

@@ -145,13 +145,13 @@ def unwrapped(fn: Any) -> Any:
     return Unwrapped(fn, location(fn))
 
 
-_cdiv: Any = cdiv  # of anything, as these functions take anything
+cdiv_any: Any = cdiv  # of anything, as these functions take anything
 
 
 @tile_function
 def _pieces(extent: Any, size: Any) -> Any:
     """How many tiles cover an extent, which may itself be as large as an index is."""
-    return _cdiv(extent, size)
+    return cdiv_any(extent, size)
 
 
 @unwrapped
