@@ -243,11 +243,6 @@ def captured_by_cupy() -> None:
     assert bool((expected == C).all())
 
 
-if __name__ == "__main__":
-    globals()[sys.argv[1]]()
-    print("done")
-
-
 def bits_of_the_emulator() -> None:
     """Sums that round: whole tiles, parts of k, few rows, also 100 times in a row."""
     import torch
@@ -279,3 +274,8 @@ def batch_invariance() -> None:
                     found = gemm(A[chosen], right, batch_invariant=True)
                     here = torch.nonzero(chosen % 500 == 0)[:, 0]
                     assert torch.equal(found[here], alone[chosen[here] // 500]), (n, k, m)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("done")

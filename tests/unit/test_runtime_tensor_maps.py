@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +70,7 @@ class FakeDriver(Driver):
         self.params: list[list[bytes]] = []
         self.count, self.maps = 0, 0
         self.lost, self.last_kernel = "", ""
+        self.current: list[int] = []
         self.blanks: list[tuple[int, bool]] = []
         self._callback = ctypes.CFUNCTYPE(*tensor_maps._PROTOTYPE)(self._encode)
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
@@ -85,6 +86,7 @@ class FakeDriver(Driver):
         interleave: int, swizzle: int, promotion: int, fill: int,
     ) -> int:  # fmt: skip
         assert out % 64 == 0
+        assert self.current == [0], "the address is of no context"
         self.encoded.append({
             "data_type": data_type, "address": address or 0, "extents": extents[:rank], "strides": strides[: rank - 1],
             "box": box[:rank], "steps": steps[:rank], "interleave": interleave, "swizzle": swizzle,
@@ -106,8 +108,11 @@ class FakeDriver(Driver):
         self.params.append([ctypes.string_at(p, MAP_BYTES) for p in pointers[self.count :]])
         return (0,)
 
+    @contextmanager
     def active(self, ordinal: int) -> Any:  # type: ignore[override]
-        return nullcontext(1)
+        self.current.append(ordinal)
+        yield 1
+        self.current.pop()
 
     def blank(self, context: int, writable: bool) -> int:
         self.blanks.append((context, writable))

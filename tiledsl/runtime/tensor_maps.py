@@ -130,7 +130,8 @@ class MapImages:
         memory = ctypes.create_string_buffer(arch.MAP_BYTES + arch.MAP_ALIGNMENT - 1)
         offset = -ctypes.addressof(memory) % arch.MAP_ALIGNMENT  # ctypes gives 16
         before, behind = arguments
-        code = encoder(self._driver)(ctypes.addressof(memory) + offset, *before, address, *behind)
+        with self._driver.active(self._device):  # the driver looks the address up in the current context
+            code = encoder(self._driver)(ctypes.addressof(memory) + offset, *before, address, *behind)
         if code:
             raise self._driver.error(code, f"describing a tensor of {self._kernel}() to TMA ({of})")
         return memory.raw[offset : offset + arch.MAP_BYTES]
