@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.device import open_device
 from benchmarks.report import RESULTS, table, write
-from tiledsl.gemm import gemm
+from tiledsl.gemm import gemm, warmup
 from tiledsl.inspect.bench import GRAPHED, share_of, summarize
 from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Roles, Size, cublas
 from tiledsl.inspect.frameworks import Device
@@ -89,15 +89,17 @@ def main(argv: list[str] | None = None) -> int:
     name = f"random_shapes_{args.format}_{args.cache}_{args.load}"
     device = open_device(args.format)
     cases = _earlier(args.out / f"{name}.json")
-    for family in args.families:
-        for size in shapes(family, args.seed, args.first + args.count)[args.first :]:
-            start = time.perf_counter()
-            noted = {"family": family, "seed": args.seed}
-            found = _measure(device, size, args.cache, args.load, args.rounds, noted)
-            known = {(case["family"], case["seed"], *case["size"]) for case in found}
-            cases = [c for c in cases if (c["family"], c["seed"], *c["size"]) not in known] + found
-            shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != CUBLAS)
-            print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
+    last = args.first + args.count
+    sizes = [(family, size) for family in args.families for size in shapes(family, args.seed, last)[args.first :]]
+    warmup([size.numbers for _, size in sizes], args.format, layouts=LAYOUTS)  # compiles in several processes
+    for family, size in sizes:
+        start = time.perf_counter()
+        noted = {"family": family, "seed": args.seed}
+        found = _measure(device, size, args.cache, args.load, args.rounds, noted)
+        known = {(case["family"], case["seed"], *case["size"]) for case in found}
+        cases = [c for c in cases if (c["family"], c["seed"], *c["size"]) not in known] + found
+        shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != CUBLAS)
+        print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
     title = f"gemm on random shapes against cuBLAS, {args.format}, {args.cache}, {args.load}"
     write(name, title, _summary(cases), {"cases": cases}, args.out)
     return 0
