@@ -15,6 +15,7 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.split_k import QUAD
 from tiledsl.lang import cdiv
 
@@ -44,6 +45,8 @@ MACS = 3700
 STEP = {64: (143, 0.34), 128: (79, 0.51)}
 """By BK: the shortest time of 64 elements of k, and what each column of the tile adds. The rest hides behind wgmma."""
 L2, READ, WRITE = 8830, 4830, 3790
+UNALIGNED = 1.25
+"""How much more columns of B in row order cost to load where tiles begin in the middle of a line of 128 bytes."""
 SHARING = 0.52
 """A load that CTAs of a cluster share costs its bytes over their number to this power."""
 ACROSS, NARROW = 4.9, 1.2
@@ -59,13 +62,14 @@ GROUPS, GROUP, GATHERED = 715, 35, 120
 
 class Variant(NamedTuple):
     """parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m: tiles of a cluster along m. groups:
-    clusters that share a tile."""
+    clusters that share a tile. by_rows: the kernel's B is in row order, so that it is staged in whole panels."""
 
     tile: Tile
     exchanged: bool = False
     parts: int = 0
     along_m: int = 1
     groups: int = 1
+    by_rows: bool = False
 
     @property
     def bk(self) -> int:
@@ -76,9 +80,14 @@ class Variant(NamedTuple):
         """Of `hopper_fastest`, with as many stages as fit, up to 16."""
         rows, columns, instances = self.tile
         staged = 0 if self.parts else 2 * instances * rows * 128
-        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
+        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
+
+    @property
+    def loaded(self) -> int:
+        """Columns of B that are staged for a tile."""
+        return staged_width(self.tile[1], not self.by_rows)
 
     @property
     def registers(self) -> int:
@@ -134,9 +143,9 @@ def choose(
 ) -> dict[str, Any]:
     """The consts of `hopper_fastest` for `batch` products of m x n x k, each in one piece and as they are.
 
-    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
-    number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
-    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
+    along_k: B is contiguous along k, so that a tile of any width is loaded from whole lines. behind: the number of
+    extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with small tiles
+    only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
     """
     if is_large(batch, m, n, k, processors):
         return _of_waves(m, n, k, processors, along_k, behind, batch, by_tma)
@@ -148,27 +157,33 @@ def choose(
 
 
 class Waves(NamedTuple):
-    """A tile for large products. speed: of the main loop, relative to the others. exposed: the time of an epilogue that
-    no other tile's MMAs hide, as elements of k. least: for k below this many elements, storing decides."""
+    """A tile for large products. speed: of the main loop, relative to the others. least: for k below this many
+    elements, storing decides."""
 
     consts: dict[str, Any]
     speed: float
-    exposed: int
-    least: int
+    least: int = 0
+
+    @property
+    def in_turns(self) -> bool:
+        """Pingpong: one instance stores while the other multiplies."""
+        return self.consts.get("INSTANCES") == 2
 
 
-SHOWN = 300
-"""Elements of k that take as long as an epilogue."""
+SHOWN, HIDDEN, BY_LINES = 170, 90, 300
+"""Elements of k that take as long as what is left of an epilogue: without pingpong, with it, and where TMA cannot store
+the result."""
 
 WAVES = (
-    Waves({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
-    Waves({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
-    Waves({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
-    Waves({"BN": 256}, 0.97, SHOWN, 0),
-    Waves({"BN": 144, "STAGES": 5}, 0.96, SHOWN, 0),
-    Waves({"BN": 128, "STAGES": 6}, 0.95, SHOWN, 0),
+    Waves({"BN": 176, "INSTANCES": 2, "STAGES": 5}, 0.94, 340),
+    Waves({"BN": 160, "INSTANCES": 2}, 0.924, 305),
+    Waves({"BN": 128, "INSTANCES": 2, "STAGES": 5}, 0.906, 290),
+    Waves({"BN": 256}, 0.97),
+    Waves({"BN": 144, "STAGES": 5}, 0.922),
+    Waves({"BN": 128, "STAGES": 6}, 0.912),
 )
-"""Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
+"""Fitted to the times of 11 products from 1088 x 11712 x 3904 to 8192 cubed, k from 256 on. Tiles of a multiple of 64
+are as fast with B in row order; others are slower then, since they begin within lines of 128 bytes."""
 
 WIDE_RESULT = 1 << 28
 """Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
@@ -183,34 +198,35 @@ def _of_waves(
     def clocks(choice: Waves) -> float:
         width: int = choice.consts["BN"]
         waves = cdiv(batch * cdiv(m, 128) * cdiv(n, width), processors)
-        exposed = choice.exposed if by_tma else SHOWN
-        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
-        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
+        left = BY_LINES if not by_tma else HIDDEN if choice.in_turns else SHOWN
+        alone = 1.4 if waves == 1 and choice.in_turns else 1  # of two instances, one is idle
+        return waves * width * (max(k, choice.least) / choice.speed * alone + left)
 
     if batch * m * n >= WIDE_RESULT:
         return {"BN": 256, "GROUP": 16}
     widest = (256, 128, 0)[behind]
     fitting = [c for c in WAVES if along_k or c.consts["BN"] % 64 == 0]
-    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts
+    return min((c for c in fitting if not c.in_turns or c.consts["BN"] <= widest), key=clocks).consts
 
 
 # -- the others ------------------------------------------------------------------------------------
 
 
 def _fits(tile: Tile, along_m: int, m: int, n: int, fine: bool) -> bool:
-    """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
+    """Whether a tile makes sense. fine: of any width; else of multiples of 32, as B is in row order: tiles of others
+    begin at most places of a line of 128 bytes, and are slower to load than what they save."""
     rows, columns, _ = tile
     shared = along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)
-    least = 16 if fine else 64
+    least = 16 if fine else 32
     much = columns > least and columns >= 2 * n
-    return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
+    return shared and not much and (fine or columns % 32 == 0) and (rows == 64 or m > 64)
 
 
 def _whole(m: int, n: int, along_k: tuple[bool, bool]) -> Iterator[Variant]:
     for exchanged, height, width, fine in ((False, m, n, along_k[1]), (True, n, m, along_k[0])):
         for along_m in (1, 2, 4):
             tiles = (tile for tile in WHOLE if _fits(tile, along_m, height, width, fine))
-            yield from (Variant(tile, exchanged, 0, along_m) for tile in tiles)
+            yield from (Variant(tile, exchanged, 0, along_m, by_rows=not fine) for tile in tiles)
 
 
 def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
@@ -251,13 +267,14 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, processors: int) -> fl
     waves = ceil(items / (processors * TOGETHER[v.along_m * max(v.parts, 1)]))
     steps = ceil(cdiv(k, v.bk) / shared_out) * v.bk / 64
     shortest, each = STEP[v.bk]
-    main = steps * max(area * 64 / MACS, shortest + each * columns)
+    main = steps * max(area * 64 / MACS, shortest + each * v.loaded)
     store = STORE + STORE_EACH * area
     if instances == 2:  # one stores while the other multiplies
         body = main + (waves - 1) * max(main, store) + store
     else:
         body = waves * (main + store)
-    read = items * steps * 128 * (rows + columns / v.along_m**SHARING) / L2
+    loaded = v.loaded * (UNALIGNED if v.loaded > columns else 1)
+    read = items * steps * 128 * (rows + loaded / v.along_m**SHARING) / L2
     written = m * n / WRITE
     if not v.parts:
         written *= (ACROSS if v.exchanged else 1) * (NARROW if columns > 64 and columns % 64 else 1)
