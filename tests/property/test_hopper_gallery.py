@@ -38,7 +38,6 @@ NOT_AGAIN = "a block has one tile: nobody fills the slots of the last uses again
 ALIGNED = "lanes that roles have led apart meet for an aligned instruction (PTX ISA: barrier.cluster)"
 FIRST_PIECE = "at the second piece of a tile: the first one has waited for all stores of the tile before"
 TWICE = "the ring's mbarriers and the kernel's own one are initialised one after the other, and one suffices for both"
-LAST_LOOP = "the arrival that is left behind a loop in turns is for another loop of the role, and this is the last one"
 GLOBAL = "partial sums are in global memory, where races are not detected yet (docs/memory_model.md)"
 ALL_ARRIVED = "each block of the cluster waits for all arrivals, so that none is at a block that has ended"
 CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
@@ -67,7 +66,6 @@ HALVES = {"BM": 128, "BN": 64, "STAGES": 2}
 BARRIER = [("gpu.barrier", ONE_WARPGROUP)]
 DRAIN: Any = {"ring": [("ring.drain", NOT_AGAIN)], "thread": [("mbarrier.arrive", NOT_AGAIN)]}
 SYNC: Any = {"ring": [("gpu.sync_warp", ALIGNED)], "thread": [("gpu.sync_warp", ALIGNED)]}
-TURNS = [("gpu.named_barrier", LAST_LOOP)] * 2
 PARTS = [("fence.mbarrier_init", TWICE), ("mbarrier.wait", GLOBAL), ("cluster.wait", ALL_ARRIVED)]
 CASES: dict[str, Case] = {
     "tma": Case("hopper_tma", SMALL, (64, 64, 192), ring=BARRIER, thread=BARRIER),
@@ -77,7 +75,7 @@ CASES: dict[str, Case] = {
     "persistent": Case("hopper_persistent", HALVES, (256, 64, 192)),
     "persistent, cluster": Case("hopper_persistent", {**HALVES, "CLUSTER": (2, 1)}, (256, 128, 192), 2, **SYNC),
     "store": Case("hopper_store", {**HALVES, "BN": 128}, (256, 128, 192)),
-    "pingpong": Case("hopper_pingpong", {**SMALL, "STAGES": 2, "OUT": 1}, (256, 64, 192), thread=TURNS),
+    "pingpong": Case("hopper_pingpong", {**SMALL, "STAGES": 2, "OUT": 1}, (256, 64, 192)),
     "fastest": Case(
         "hopper_fastest",
         {**HALVES, "BN": 192},
@@ -86,14 +84,14 @@ CASES: dict[str, Case] = {
         thread=[("tma.wait_group", FIRST_PIECE), ("gpu.named_barrier", FIRST_PIECE)],
     ),
     "fastest, cluster": Case("hopper_fastest", {**HALVES, "CLUSTER": (2, 2)}, (256, 256, 192), 4, **SYNC),
-    "fastest, instances": Case("hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2}, (256, 64, 192), thread=TURNS),
+    "fastest, instances": Case("hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2}, (256, 64, 192)),
     "fastest, both": Case(
         "hopper_fastest",
         {**SMALL, "STAGES": 2, "INSTANCES": 2, "CLUSTER": (1, 2)},
         (256, 128, 192),
         2,
         ring=SYNC["ring"],
-        thread=[*SYNC["thread"], *TURNS],
+        thread=SYNC["thread"],
     ),
     "fastest, by lines": Case("hopper_fastest", HALVES, (256, 64, 192), transposed=True),
     "fastest, parts": Case(
@@ -104,7 +102,7 @@ CASES: dict[str, Case] = {
         runs=({"groups": 2},),
         room=((8, 64, 64), 4),
         ring=[*SYNC["ring"], *PARTS, *[("gpu.barrier", GLOBAL)] * 2],
-        thread=[*SYNC["thread"], *PARTS, *[("gpu.named_barrier", GLOBAL)] * 2, *TURNS],
+        thread=[*SYNC["thread"], *PARTS, *[("gpu.named_barrier", GLOBAL)] * 2],
     ),
     "mma": Case(
         "mma_fastest",
