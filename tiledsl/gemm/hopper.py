@@ -52,7 +52,7 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, widest_piece
 from tiledsl.gemm.split_k import Reduction, meeting, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]
@@ -104,7 +104,8 @@ def hopper_fastest(
         part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, index(groups) if SPLIT else index(1)
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
-    room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN)
+    most = widest_piece(BM * BN * INSTANCES // 256)
+    room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN, most)
     width = staged_width(BN, B.unit == 1)
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
     if EARLY:

@@ -6,6 +6,7 @@ MN-major), so an operand keeps in shared memory the order that it has in global 
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TypeVar
 
 from tiledsl import (
@@ -21,7 +22,7 @@ from tiledsl import (
     tile_function,
 )
 
-__all__ = ["as_stored", "chunks", "matrix", "staged_width", "staging"]
+__all__ = ["as_stored", "chunks", "matrix", "staged_width", "staging", "widest_piece"]
 
 D = TypeVar("D", bound=Scalar)
 
@@ -32,6 +33,11 @@ PANEL = 64
 def staged_width(columns: int, along_k: bool) -> int:
     """How many columns of B are staged for a tile of `columns`: whole panels where B is not contiguous along k."""
     return columns if along_k else cdiv(columns, PANEL) * PANEL
+
+
+def widest_piece(accumulators: int) -> int:
+    """Bytes of a row of what is stored at once: a piece needs registers of its own, besides a thread's accumulators."""
+    return 128 if accumulators <= 176 else 32
 
 
 @tile_function
@@ -54,10 +60,10 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 
 @tile_function
-def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
-    """Buffers for the result: `buffers` of rows x 128 bytes, or narrower where 128 bytes do not divide `columns`."""
+def chunks(X: Memory[D], buffers: int, rows: int, columns: int, most: int = 128) -> SharedTile[D]:
+    """Buffers for the result: `buffers` of rows x `most` bytes, or narrower where these do not divide `columns`."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
-    span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
+    span = gcd(columns * size, most)
     layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
     return shared((buffers, rows, span // size), X.dtype, layout=layout)
