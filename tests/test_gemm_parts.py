@@ -26,6 +26,8 @@ CASES = {
     "two warpgroups a tile": (Variant((128, 64, 1), parts=4, groups=2), 150, 72, 1240, 1),
     "neighbours along m": (Variant((64, 64, 2), parts=4, along_m=2), 300, 72, 1240, 2),
     "exchanged": (Variant((64, 16, 2), exchanged=True, parts=8, groups=2), 10, 200, 2000, 1),
+    "a part of a panel": (Variant((64, 96, 2), parts=2, along_m=2, groups=2, by_rows=True), 152, 136, 1240, 1),
+    "a part of a panel, exchanged": (Variant((64, 32, 2), True, parts=4, by_rows=True), 40, 200, 1240, 1),
     "more parts than steps": (Variant((64, 32, 2), parts=8, groups=2), 40, 40, 104, 1),
 }
 
@@ -67,6 +69,8 @@ def multiply(variant: Variant, A: Array, B: Array, C: Array, bias: Array, check:
 def test_right_and_without_hazards(name: str, order: str) -> None:
     variant, m, n, k, batch = CASES[name]
     A, B, C, bias = operands(batch, m, n, k, order)
+    if variant.by_rows:
+        A, B = A.swapaxes(1, 2).copy().swapaxes(1, 2), B.copy()
     multiply(variant, A, B, C, bias, check=True)
     exact = A.astype(np.float64) @ B.astype(np.float64) + bias
     assert (C.astype(np.float64) == exact.astype(BF16).astype(np.float64)).all()

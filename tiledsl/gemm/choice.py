@@ -12,6 +12,7 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.split_k import QUAD
 from tiledsl.lang import cdiv
 
@@ -31,23 +32,22 @@ WHOLE: tuple[Tile, ...] = (
     *((128, columns, 2) for columns in (64, 96, 112, 128, 144, 160, 176)),
 )
 PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1), (128, 256, 1))
-NARROW = 64 * 96
-"""Elements of a tile, up to which steps may be 128 deep: the latency of a step decides, not the tensor cores."""
 ACCUMULATORS = (176, 128, 96)
 """By the number of extra epilogue steps: registers of a thread that leave enough for them."""
-TPCS = 66
-"""Pairs of SMs; each pair shares what it loads at most."""
-
 MACS, ALONE = 5470, 1.1
 """Multiplications of an SM's tensor cores per ns. A pingpong instance of 128 rows is slower if the other one is idle."""
-STEP = {64: (78, 0.23), 128: (9, 0.4)}
-"""By BK: the shortest time of 64 elements of k, and what each row and column of the tile adds to it."""
-FIRST = 0.047
-"""The first step of a CTA takes longer: for each element that is loaded for it."""
+BK = 64
+"""Elements of k of a step. Deeper ones were no faster, and k is rounded up to them."""
+STEP, STEP_EACH = 60, 0.23
+"""The shortest time of a step, and what each row and column of the tile adds to it."""
+FIRST = 3.0
+"""A CTA's first step takes longer: for each row and column of the tile."""
 INTAKE, READ, WRITE = 329, 6120, 4540
-"""Into the two SMs of a TPC; from memory; to memory."""
+"""Into a TPC, which is two SMs; from memory; to memory."""
 UNALIGNED_LOAD, UNALIGNED_STORE = 3.25, 1.38
 """How much more it costs if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
+WITHIN_LINE = 1.25
+"""How much more columns of B in row order cost to load where tiles begin in the middle of a line of 128 bytes."""
 ACROSS = 4.7
 """How much more writing costs by columns."""
 STORE, STORE_EACH, PIECE = 121, 0.004, 0.79
@@ -65,23 +65,28 @@ GROUPS, GATHERED = 968, 72
 
 
 class Variant(NamedTuple):
-    """bk: elements of k of a step. parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m: tiles of a
-    cluster along m. groups: clusters that share a tile."""
+    """parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m: tiles of a cluster along m. groups:
+    clusters that share a tile. by_rows: the kernel's B is in row order, so that it is staged in whole panels."""
 
     tile: Tile
-    bk: int = 64
     exchanged: bool = False
     parts: int = 0
     along_m: int = 1
     groups: int = 1
+    by_rows: bool = False
 
     def consts(self) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16."""
         rows, columns, instances = self.tile
         staged = 0 if self.parts else 2 * instances * rows * 128
-        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
-        of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
+        stages = min(16, (SHARED - staged) // (2 * BK * (rows + self.loaded)))
+        of_tile = {"BM": rows, "BN": columns, "BK": BK, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
+
+    @property
+    def loaded(self) -> int:
+        """Columns of B that are staged for a tile."""
+        return staged_width(self.tile[1], not self.by_rows)
 
     @property
     def registers(self) -> int:
@@ -110,7 +115,7 @@ def best(
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split."""
-    variants = list(_whole(m, n, k, along_k))
+    variants = list(_whole(m, n, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
     fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
@@ -134,34 +139,32 @@ def choose(
     number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
     small tiles only.
     """
-    fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
+    fitting = (v for v in _whole(m, n, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, (True, along_k), processors)).consts()
 
 
 def _fits(tile: Tile, along_m: int, m: int, n: int, fine: bool) -> bool:
-    """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
+    """Whether a tile makes sense. fine: of any width; else of multiples of 32, as B is in row order: tiles of others
+    begin at most places of a line of 128 bytes, and are slower to load than what they save."""
     rows, columns, _ = tile
     shared = along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)
-    least = 16 if fine else 64
+    least = 16 if fine else 32
     much = columns > least and columns >= 2 * n
-    return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
+    return shared and not much and (fine or columns % 32 == 0) and (rows == 64 or m > 64)
 
 
-def _whole(m: int, n: int, k: int, along_k: tuple[bool, bool]) -> Iterator[Variant]:
+def _whole(m: int, n: int, along_k: tuple[bool, bool]) -> Iterator[Variant]:
     for exchanged, height, width, fine in ((False, m, n, along_k[1]), (True, n, m, along_k[0])):
         for along_m in (1, 2, 4):
-            for tile in WHOLE:
-                if _fits(tile, along_m, height, width, fine):
-                    yield Variant(tile, 64, exchanged, 0, along_m)
-                    if k > 64 and tile[0] * tile[1] <= NARROW:
-                        yield Variant(tile, 128, exchanged, 0, along_m)
+            tiles = (tile for tile in WHOLE if _fits(tile, along_m, height, width, fine))
+            yield from (Variant(tile, exchanged, 0, along_m, by_rows=not fine) for tile in tiles)
 
 
 def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
     steps = cdiv(k, 64)
     if steps < 8 or batch > 1:
         return
-    for whole in _whole(m, n, k, along_k):
+    for whole in _whole(m, n, along_k):
         tile, along_m, tiles = whole.tile, whole.along_m, whole.tiles(m, n)
         if tile not in PARTED or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
             continue
@@ -194,11 +197,10 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
     area, shared_out = rows * columns, max(v.parts, 1) * v.groups
     items = v.tiles(m, n) * batch * shared_out
     waves = ceil(items / (processors * TOGETHER[v.along_m * max(v.parts, 1)]))
-    steps = ceil(cdiv(k, v.bk) / shared_out) * v.bk / 64
+    steps = ceil(cdiv(k, BK) / shared_out)
 
-    shortest, each = STEP[v.bk]
     alone = ALONE if instances == 2 and rows == 128 and waves == 1 else 1
-    main = steps * max(area * 64 / MACS * alone, shortest + each * (rows + columns))
+    main = steps * max(area * BK / MACS * alone, STEP + STEP_EACH * (rows + v.loaded))
     store = STORE + STORE_EACH * area
     if not v.parts:
         store += PIECE * area / (64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16)
@@ -210,7 +212,9 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
     of_a, of_b = _row_bytes(m, k, along_k[0]), _row_bytes(n, k, along_k[1])
     if v.exchanged:
         of_a, of_b = of_b, of_a
-    intake = ceil(items / (processors * TPCS / 132)) * (rows * of_a + columns * of_b / v.along_m**SHARING) / shared_out
+    loaded = v.loaded * (WITHIN_LINE if v.loaded > columns else 1)
+    each = (rows * of_a + loaded * of_b / v.along_m**SHARING) / shared_out
+    intake = ceil(items / (processors / 2)) * each / INTAKE
 
     written = m * n / WRITE * (UNALIGNED_STORE if n % 16 else 1)
     if v.exchanged and not v.parts:
@@ -219,8 +223,8 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
 
     if v.along_m > 1:
         body *= IN_STEP
-    time = LAUNCH + FIRST * v.bk * (rows + columns)
-    time += (body**OVERLAP + (intake / INTAKE) ** OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
+    time = LAUNCH + FIRST * (rows + v.loaded)
+    time += (body**OVERLAP + intake**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
     if v.along_m > 1:
         time += CLUSTERED
     if v.parts:
@@ -232,5 +236,5 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
 
 def _row_bytes(extent: int, k: int, along_k: bool) -> float:
     """What TMA loads of a row or column of an operand, in pieces of 128 bytes along k, or along the `extent` of them."""
-    pitch, loaded = (k, 128 * cdiv(k, 64)) if along_k else (extent, 2 * k)
+    pitch, loaded = (k, 128 * cdiv(k, BK)) if along_k else (extent, 2 * k)
     return loaded * (UNALIGNED_LOAD if pitch % 16 else 1)

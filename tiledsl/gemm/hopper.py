@@ -52,7 +52,7 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
 from tiledsl.gemm.split_k import Reduction, meeting, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]
@@ -105,7 +105,8 @@ def hopper_fastest(
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN)
-    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    width = staged_width(BN, B.unit == 1)
+    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -114,7 +115,7 @@ def hopper_fastest(
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+                    tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
     with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
@@ -122,7 +123,7 @@ def hopper_fastest(
             with r.turn("multiply"):
                 for _ in t.k:
                     with ring.use(in_flight=1) as s:
-                        acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+                        acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
                 x = acc.wait()
                 if SPLIT:

@@ -8,11 +8,30 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tiledsl import Memory, Scalar, SharedTile, View, shared, swizzle_32b, swizzle_64b, swizzle_128b, tile_function
+from tiledsl import (
+    Memory,
+    Scalar,
+    SharedTile,
+    View,
+    cdiv,
+    shared,
+    swizzle_32b,
+    swizzle_64b,
+    swizzle_128b,
+    tile_function,
+)
 
-__all__ = ["as_stored", "chunks", "matrix", "staging"]
+__all__ = ["as_stored", "chunks", "matrix", "staged_width", "staging"]
 
 D = TypeVar("D", bound=Scalar)
+
+PANEL = 64
+"""Columns of a panel of `swizzle_128b`, of 16-bit elements."""
+
+
+def staged_width(columns: int, along_k: bool) -> int:
+    """How many columns of B are staged for a tile of `columns`: whole panels where B is not contiguous along k."""
+    return columns if along_k else cdiv(columns, PANEL) * PANEL
 
 
 @tile_function
