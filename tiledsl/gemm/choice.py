@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from math import ceil
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.hopper_tiles import staged_width
+from tiledsl.gemm.hopper_tiles import staged_width, widest_piece
 from tiledsl.gemm.split_k import QUAD
 from tiledsl.lang import cdiv
 
@@ -29,10 +29,10 @@ FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 
 WHOLE: tuple[Tile, ...] = (
     *FLAT,
     *((128, columns, 1) for columns in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
-    *((128, columns, 2) for columns in (64, 96, 112, 128, 144, 160, 176)),
+    *((128, columns, 2) for columns in (64, 96, 112, 128, 144, 160, 176, 192)),
 )
 PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1), (128, 256, 1))
-ACCUMULATORS = (176, 128, 96)
+ACCUMULATORS = (192, 128, 96)
 """By the number of extra epilogue steps: registers of a thread that leave enough for them."""
 MACS, ALONE = 5470, 1.1
 """Multiplications of an SM's tensor cores per ns. A pingpong instance of 128 rows is slower if the other one is idle."""
@@ -78,7 +78,7 @@ class Variant(NamedTuple):
     def consts(self) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16."""
         rows, columns, instances = self.tile
-        staged = 0 if self.parts else 2 * instances * rows * 128
+        staged = 0 if self.parts else 2 * instances * rows * widest_piece(self.registers)
         stages = min(16, (SHARED - staged) // (2 * BK * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": BK, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
@@ -203,7 +203,7 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
     main = steps * max(area * BK / MACS * alone, STEP + STEP_EACH * (rows + v.loaded))
     store = STORE + STORE_EACH * area
     if not v.parts:
-        store += PIECE * area / (64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16)
+        store += PIECE * area / gcd(columns, widest_piece(v.registers) // 2)
     if instances == 2:  # one stores while the other multiplies
         body = main + (waves - 1) * max(main, store) + store
     else:
