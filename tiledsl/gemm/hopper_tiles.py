@@ -31,7 +31,8 @@ PANEL = 64
 
 
 def staged_width(columns: int, along_k: bool) -> int:
-    """How many columns of B are staged for a tile of `columns`: whole panels where B is not contiguous along k."""
+    """How many columns of B are staged for a tile of `columns`, or rows of A: whole panels where it is not contiguous
+    along k."""
     return columns if along_k else cdiv(columns, PANEL) * PANEL
 
 
