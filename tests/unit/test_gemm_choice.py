@@ -79,5 +79,7 @@ def test_consts_for_a_launch_of_the_kernel_itself_need_no_workspace() -> None:
     assert all(choose(*size)["SPLIT"] == 0 for size in ((64, 64, 65536), (16, 8192, 8192), (512, 512, 512)))
 
 
-def test_a_deeper_step_where_latency_decides() -> None:
-    assert [Variant(tile).consts()["BK"] for tile in ((64, 32, 2), (64, 96, 2), (128, 128, 2))] == [128, 128, 64]
+def test_deeper_steps_of_small_tiles_with_many_of_them() -> None:
+    small, parts, large = Variant((64, 64, 2)), Variant((64, 64, 2), parts=4), Variant((128, 128, 2))
+    assert [v.consts(1024)["BK"] for v in (small, parts, large)] == [128, 64, 64]
+    assert [v.consts(4096)["BK"] for v in (small, parts, large)] == [128, 128, 64]
