@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiledsl.arch import TARGETS
-from tiledsl.gemm.choice import best, choose
+from tiledsl.gemm.choice import Variant, best, choose
 from tiledsl.gemm.hopper_tiles import staged_width, widest_piece
 from tiledsl.gemm.plan import Problem, plan
 
@@ -77,3 +77,9 @@ def test_choices_are_right_in_kind(size: tuple[int, int, int], expected: str) ->
 
 def test_consts_for_a_launch_of_the_kernel_itself_need_no_workspace() -> None:
     assert all(choose(*size)["SPLIT"] == 0 for size in ((64, 64, 65536), (16, 8192, 8192), (512, 512, 512)))
+
+
+def test_deeper_steps_of_small_tiles_with_many_of_them() -> None:
+    small, parts, large = Variant((64, 64, 2)), Variant((64, 64, 2), parts=4), Variant((128, 128, 2))
+    assert [v.consts(1024)["BK"] for v in (small, parts, large)] == [128, 64, 64]
+    assert [v.consts(4096)["BK"] for v in (small, parts, large)] == [128, 128, 64]

@@ -121,7 +121,7 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
+    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that only parts of k
     make its bits depend on m."""
     behind = problem.add_c + (problem.bias or problem.epilogue)
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
@@ -136,7 +136,7 @@ def by_variant(problem: Problem, chosen: Variant) -> Plan:
     batch, m, n, k = problem[:4]
     padded = not problem.tma_a, not problem.tma_b
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=early)
+    plan = Plan(hopper_fastest, chosen.consts(k), chosen.exchanged, *padded, early=early)
     if not chosen.parts:
         return plan
     rows, columns, _ = chosen.tile
