@@ -52,7 +52,7 @@ UNALIGNED_LOAD = 2.36
 UNALIGNED_STORE = 0.739
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
 WITHIN_LINE = 1.5
-"""How much more columns of B in row order cost to load if the width of a tile is an odd multiple of 32: every other tile
+"""How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
 ACROSS = 7.89
 """How much more writing costs by columns."""
