@@ -21,7 +21,7 @@ def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool,
     chosen = best(batch, m, n, k, (a, b), behind)
     consts = chosen.consts()
     rows, columns, instances = chosen.tile
-    staged = 0 if chosen.parts else 2 * instances * rows * 128
+    staged = (1 if chosen.parts else 2) * instances * rows * 128
     used = consts["STAGES"] * 2 * consts["BK"] * (rows + columns) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
     assert chosen.along_m * max(chosen.parts, 1) <= 8
@@ -41,10 +41,9 @@ def test_workspace_has_a_slice_for_each_part(m: int, n: int, k: int, unit: int, 
         m, n = n, m
     along_m = consts["CLUSTER"][0]
     tiles = math.ceil(m / consts["BM"] / along_m) * along_m * math.ceil(n / consts["BN"])
-    by_columns = unit == (2 if made.exchanged else 1)
     slots = tiles * consts["SPLIT"]
-    tile = consts["BM"], consts["BN"]
-    assert made.sums == (slots * made.groups, *(tile[::-1] if by_columns else tile))
+    held = 256 // consts["INSTANCES"] * 4
+    assert made.sums == (slots * made.groups, consts["BM"] * consts["BN"] // held, held)
     assert made.done == slots and made.early
 
 

@@ -15,7 +15,6 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.split_k import QUAD
 from tiledsl.lang import cdiv
 
 __all__ = ["Variant", "best", "choose", "is_large"]
@@ -75,7 +74,7 @@ class Variant(NamedTuple):
     def consts(self) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16."""
         rows, columns, instances = self.tile
-        staged = 0 if self.parts else 2 * instances * rows * 128
+        staged = (1 if self.parts else 2) * instances * rows * 128
         stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
         of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
@@ -222,16 +221,9 @@ def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], proc
         if tile not in PARTED or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
             continue
         for parts in (1, 2, 4, 8):
-            if parts * along_m <= 8 and _shares_evenly(tile, parts):
+            if parts * along_m <= 8:
                 groups = _groups(tiles * parts, steps // (2 * parts), processors, parts * along_m)
                 yield from (whole._replace(parts=parts, groups=g) for g in groups if parts * g > 1)
-
-
-def _shares_evenly(tile: Tile, parts: int) -> bool:
-    """Whether the threads of a tile can share a slice of it, in vectors of QUAD."""
-    rows, columns, instances = tile
-    slice, threads = rows * columns // parts // QUAD, 256 // instances
-    return slice % threads == 0 or slice < threads
 
 
 def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int]:

@@ -36,9 +36,12 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 @tile_function
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
-    """Buffers for the result: `buffers` of rows x 128 bytes, or narrower where 128 bytes do not divide `columns`."""
+    """Buffers for a result of this size, in the order of X in memory: `buffers` of rows x 128 bytes or, where 128 bytes
+    do not divide `columns`, narrower ones."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
     span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
+    if X.unit == X.rank - 2:
+        return shared((buffers, span // size, rows), X.dtype, layout=swizzle_128b)
     layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
     return shared((buffers, rows, span // size), X.dtype, layout=layout)

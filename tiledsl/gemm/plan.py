@@ -17,6 +17,7 @@ from tiledsl.gemm.choice import best, choose, is_large
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.split_k import QUAD
 from tiledsl.ir.types import F32
 from tiledsl.kernel import TileKernel
 
@@ -130,15 +131,14 @@ def _for_wgmma(problem: Problem) -> Plan:
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if k else (False, False)
     if is_large(batch, m, n, k, processors):
-        by_tma = problem.unit_c == 2 and problem.tma_c
-        consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
+        consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, problem.tma_c)
         return Plan(hopper_fastest, consts, False, *padded, early=batch * m * n * k < EARLY)
     chosen = best(batch, m, n, k, along_k, behind, processors, parted=not problem.batch_invariant)
     plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
     if not chosen.parts:
         return plan
-    rows, columns, _ = chosen.tile
-    by_columns = problem.unit_c == (2 if chosen.exchanged else 1)
-    slices = chosen.parts * batch * chosen.tiles(m, n)
-    sums = (slices * chosen.groups, *((columns, rows) if by_columns else (rows, columns)))
-    return plan._replace(sums=sums, done=slices, groups=chosen.groups)
+    rows, columns, instances = chosen.tile
+    parts = chosen.parts * batch * chosen.tiles(m, n)
+    held = 256 // instances * QUAD
+    sums = (parts * chosen.groups, rows * columns // held, held)
+    return plan._replace(sums=sums, done=parts, groups=chosen.groups)
