@@ -1,11 +1,8 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
-Below `LARGE` multiplications, and with few tiles, `best` estimates the time of each variant on an H200 and takes the
-shortest. Above, the tiles are large, and what counts is how full the last wave is: `_of_waves`.
-
-Everything in the model is a time in ns, or a rate in bytes per ns. `STEP` and the constants below it were fitted to the
-measured times of 2400 variants on 186 random shapes, operands not in L2. What it chooses is 3.5% slower than the best
-variant measured, in the mean, and 5% on shapes that the fit did not see.
+`_time` estimates what each variant takes on an H200, and the one that takes least is chosen. Everything in the model is
+a time in ns, or a rate in bytes per ns. FITTED was fitted to measured times of variants on random shapes, operands not in
+L2.
 """
 
 from __future__ import annotations
@@ -15,69 +12,85 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 
-__all__ = ["Variant", "best", "choose", "is_large"]
+__all__ = ["Variant", "best", "choose"]
 
 SHARED = 225 << 10
 """Bytes of shared memory for the ring and the staging of results."""
-TOGETHER = {1: 1.0, 2: 1.0, 4: 10 / 11, 8: 10 / 11}
+TOGETHER = {1: 1.0, 2: 1.0, 3: 10 / 11, 4: 10 / 11, 5: 5 / 6, 6: 10 / 11, 7: 0.79, 8: 10 / 11}
 """Share of the SMs that clusters of so many CTAs can use: each is within a GPC, and few GPCs have a multiple of 4."""
+CLUSTERS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 4), (4, 2), (2, 4))
+"""CTAs along m and n."""
 
 Tile = tuple[int, int, int]
 """Rows, columns, and instances of the role that multiplies."""
-FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 96, 128, 160, 192, 256))
+FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256))
 WHOLE: tuple[Tile, ...] = (
     *FLAT,
-    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 192, 224, 256)),
-    *((128, columns, 2) for columns in (96, 128, 160, 176)),
+    *((128, columns, 1) for columns in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *((128, columns, 2) for columns in (64, 96, 112, 128, 144, 160, 176)),
 )
-PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1))
-
+PARTED: tuple[Tile, ...] = (
+    *FLAT,
+    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
+    *((192, columns, 2) for columns in (32, 64, 80, 96, 112)),
+)
+NARROW = 64 * 96
+"""Elements of a tile, up to which steps may be 128 deep: the latency of a step decides, not the tensor cores."""
 ACCUMULATORS = (176, 128, 96)
 """By the number of extra epilogue steps: registers of a thread that leave enough for them."""
-LARGE = 1 << 33
-"""Multiplications. The model knows small products: it makes too much of what tensor cores hide in large ones."""
-MACS = 3700
-"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
-STEP = {64: (143, 0.34), 128: (79, 0.51)}
-"""By BK: the shortest time of 64 elements of k, and what each column of the tile adds. The rest hides behind wgmma."""
-L2, READ, WRITE = 8830, 4830, 3790
-SHARING = 0.52
-"""A load that CTAs of a cluster share costs its bytes over their number to this power."""
-ACROSS, NARROW = 4.9, 1.2
-"""How much more writing costs: by columns, and in pieces of 64 bytes or less."""
-STORE, STORE_EACH = 265, 0.058
-"""A tile's result takes STORE, and STORE_EACH for each element."""
-LAUNCH, CLUSTERED = 2275, 170
-PARTS, CLUSTER_PARTS, REDUCED = 824, 121, 1700
-"""What parts of k cost: in any case, more if they are in one cluster, and the rate of the partial sums."""
-GROUPS, GROUP, GATHERED = 715, 35, 120
-"""If several clusters share a tile: in any case, for each, and the rate at which the last one reads the sums."""
+TPCS = 66
+"""Pairs of SMs; each pair shares what it loads at most."""
+
+MACS, ALONE = 5470, 1.1
+"""Multiplications of an SM's tensor cores per ns. A pingpong instance of 128 rows is slower if the other one is idle."""
+STEP = {64: (78, 0.23), 128: (9, 0.4)}
+"""By BK: the shortest time of 64 elements of k, and what each row and column of the tile adds to it."""
+FIRST = 0.047
+"""The first step of a CTA takes longer: for each element that is loaded for it."""
+INTAKE, READ, WRITE = 329, 6120, 4540
+"""Into the two SMs of a TPC; from memory; to memory."""
+UNALIGNED_LOAD, UNALIGNED_STORE = 3.25, 1.38
+"""How much more it costs if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
+ACROSS = 4.7
+"""How much more writing costs by columns."""
+STORE, STORE_EACH, PIECE = 121, 0.004, 0.79
+"""Of a tile's result: in any case, for each element, and for each row of each piece of up to 128 bytes."""
+SHARING, CLUSTERED, IN_STEP = 1.52, 322, 1.39
+"""A load that CTAs of a cluster along m share costs its bytes over their number to this power. But a cluster starts
+later, and its CTAs wait for each other."""
+OVERLAP = 1.26
+"""How computing, loading, and memory overlap: they add up as lengths of this norm do. 1: not at all."""
+LAUNCH = 1500
+PARTS, REDUCED = 1170, 1450
+"""What parts of k cost: in any case, and the rate of the partial sums."""
+GROUPS, GATHERED = 968, 72
+"""If several clusters share a tile: in any case, and the rate at which the last one reads the sums."""
 
 
 class Variant(NamedTuple):
-    """parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m: tiles of a cluster along m. groups:
-    clusters that share a tile."""
+    """bk: elements of k of a step. parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m, along_n:
+    tiles of a cluster along m and n. groups: clusters that share a tile."""
 
     tile: Tile
+    bk: int = 64
     exchanged: bool = False
     parts: int = 0
     along_m: int = 1
     groups: int = 1
-
-    @property
-    def bk(self) -> int:
-        """A deeper step where the latency of one decides, not the tensor cores."""
-        return 128 if self.tile[0] * self.tile[1] <= 64 * 96 else 64
+    along_n: int = 1
 
     def consts(self) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16."""
         rows, columns, instances = self.tile
-        staged = (1 if self.parts else 2) * instances * rows * 128
+        staged = 2 * instances * rows * 128
+        if self.parts:
+            staged = instances * rows * (64 if slice_width(self.parts, columns) % 32 else 128)
         stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
         of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
-        return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
+        return {**of_tile, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
 
     @property
     def registers(self) -> int:
@@ -90,13 +103,7 @@ class Variant(NamedTuple):
         rows, columns, _ = self.tile
         if self.exchanged:
             m, n = n, m
-        return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns)
-
-
-def is_large(batch: int, m: int, n: int, k: int, processors: int) -> bool:
-    """Whether the product has enough work and tiles for `choose` alone, without parts of k and exchanged operands."""
-    tiles = batch * cdiv(m, 128) * cdiv(n, 256)
-    return batch * m * n * k >= LARGE and 5 * tiles >= 2 * processors and min(m, n) > 128
+        return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns * self.along_n) * self.along_n
 
 
 @cache
@@ -112,11 +119,11 @@ def best(
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split."""
-    variants = list(_whole(m, n, along_k))
+    variants = list(_whole(m, n, k, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
     fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
-    return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors))
+    return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
 
 
 @cache
@@ -129,98 +136,54 @@ def choose(
     along_k: bool = False,
     behind: int = 0,
     batch: int = 1,
-    by_tma: bool = True,
 ) -> dict[str, Any]:
     """The consts of `hopper_fastest` for `batch` products of m x n x k, each in one piece and as they are.
 
     along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
     number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
-    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
+    small tiles only.
     """
-    if is_large(batch, m, n, k, processors):
-        return _of_waves(m, n, k, processors, along_k, behind, batch, by_tma)
-    fitting = (v for v in _whole(m, n, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
-    return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors)).consts()
+    fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
+    return min(fitting, key=lambda v: _time(v, batch, m, n, k, (True, along_k), processors)).consts()
 
 
-# -- large products --------------------------------------------------------------------------------
-
-
-class Waves(NamedTuple):
-    """A tile for large products. speed: of the main loop, relative to the others. exposed: the time of an epilogue that
-    no other tile's MMAs hide, as elements of k. least: for k below this many elements, storing decides."""
-
-    consts: dict[str, Any]
-    speed: float
-    exposed: int
-    least: int
-
-
-SHOWN = 300
-"""Elements of k that take as long as an epilogue."""
-
-WAVES = (
-    Waves({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
-    Waves({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
-    Waves({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
-    Waves({"BN": 256}, 0.97, SHOWN, 0),
-    Waves({"BN": 144, "STAGES": 5}, 0.96, SHOWN, 0),
-    Waves({"BN": 128, "STAGES": 6}, 0.95, SHOWN, 0),
-)
-"""Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
-
-WIDE_RESULT = 1 << 28
-"""Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
-widest tile, which loads least, is fastest."""
-
-
-def _of_waves(
-    m: int, n: int, k: int, processors: int, along_k: bool, behind: int, batch: int, by_tma: bool
-) -> dict[str, Any]:
-    """The tile with which the busiest of `processors` SMs ends first."""
-
-    def clocks(choice: Waves) -> float:
-        width: int = choice.consts["BN"]
-        waves = cdiv(batch * cdiv(m, 128) * cdiv(n, width), processors)
-        exposed = choice.exposed if by_tma else SHOWN
-        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
-        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
-
-    if batch * m * n >= WIDE_RESULT:
-        return {"BN": 256, "GROUP": 16}
-    widest = (256, 128, 0)[behind]
-    fitting = [c for c in WAVES if along_k or c.consts["BN"] % 64 == 0]
-    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts
-
-
-# -- the others ------------------------------------------------------------------------------------
-
-
-def _fits(tile: Tile, along_m: int, m: int, n: int, fine: bool) -> bool:
+def _fits(tile: Tile, cluster: tuple[int, int], m: int, n: int, fine: bool) -> bool:
     """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
     rows, columns, _ = tile
-    shared = along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)
+    along_m, along_n = cluster
+    shared = (along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)) and (along_n == 1 or n > columns)
     least = 16 if fine else 64
     much = columns > least and columns >= 2 * n
     return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
 
 
-def _whole(m: int, n: int, along_k: tuple[bool, bool]) -> Iterator[Variant]:
+def _whole(
+    m: int,
+    n: int,
+    k: int,
+    along_k: tuple[bool, bool],
+    tiles: tuple[Tile, ...] = WHOLE,
+    clusters: tuple[tuple[int, int], ...] = CLUSTERS,
+) -> Iterator[Variant]:
     for exchanged, height, width, fine in ((False, m, n, along_k[1]), (True, n, m, along_k[0])):
-        for along_m in (1, 2, 4):
-            tiles = (tile for tile in WHOLE if _fits(tile, along_m, height, width, fine))
-            yield from (Variant(tile, exchanged, 0, along_m) for tile in tiles)
+        for cluster in clusters:
+            for tile in tiles:
+                if _fits(tile, cluster, height, width, fine):
+                    made = Variant(tile, 64, exchanged, 0, cluster[0], 1, cluster[1])
+                    yield made
+                    if k > 64 and tile[0] * tile[1] <= NARROW:
+                        yield made._replace(bk=128)
 
 
 def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
     steps = cdiv(k, 64)
     if steps < 8 or batch > 1:
         return
-    for whole in _whole(m, n, along_k):
-        tile, along_m, tiles = whole.tile, whole.along_m, whole.tiles(m, n)
-        if tile not in PARTED or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
+    for whole in _whole(m, n, k, along_k, PARTED, CLUSTERS[:3]):
+        along_m, tiles = whole.along_m, whole.tiles(m, n)
+        if tiles > 3 * processors or (along_m > 1 and whole.tile[1] < 64):
             continue
-        for parts in (1, 2, 4, 8):
+        for parts in range(1, 9):
             if parts * along_m <= 8:
                 groups = _groups(tiles * parts, steps // (2 * parts), processors, parts * along_m)
                 yield from (whole._replace(parts=parts, groups=g) for g in groups if parts * g > 1)
@@ -236,29 +199,52 @@ def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int
             yield groups
 
 
-def _time(v: Variant, batch: int, m: int, n: int, k: int, processors: int) -> float:
+def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> float:
+    """In ns, of a launch between others."""
     rows, columns, instances = v.tile
     area, shared_out = rows * columns, max(v.parts, 1) * v.groups
     items = v.tiles(m, n) * batch * shared_out
-    waves = ceil(items / (processors * TOGETHER[v.along_m * max(v.parts, 1)]))
+    cluster = v.along_m * v.along_n
+    waves = ceil(items / (processors * TOGETHER[cluster * max(v.parts, 1)]))
     steps = ceil(cdiv(k, v.bk) / shared_out) * v.bk / 64
+
     shortest, each = STEP[v.bk]
-    main = steps * max(area * 64 / MACS, shortest + each * columns)
+    alone = ALONE if instances == 2 and rows == 128 and waves == 1 else 1
+    main = steps * max(area * 64 / MACS * alone, shortest + each * (rows + columns))
     store = STORE + STORE_EACH * area
+    if not v.parts:
+        store += PIECE * area / (64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16)
     if instances == 2:  # one stores while the other multiplies
         body = main + (waves - 1) * max(main, store) + store
     else:
         body = waves * (main + store)
-    read = items * steps * 128 * (rows + columns / v.along_m**SHARING) / L2
-    written = m * n / WRITE
-    if not v.parts:
-        written *= (ACROSS if v.exchanged else 1) * (NARROW if columns > 64 and columns % 64 else 1)
+
+    of_a, of_b = _row_bytes(m, k, along_k[0]), _row_bytes(n, k, along_k[1])
+    if v.exchanged:
+        of_a, of_b = of_b, of_a
+    intake = ceil(items / (processors * TPCS / 132)) * (
+        rows * of_a / v.along_n**SHARING + columns * of_b / v.along_m**SHARING
+    ) / shared_out
+
+    written = m * n / WRITE * (UNALIGNED_STORE if n % 16 else 1)
+    if v.exchanged and not v.parts:
+        written *= ACROSS
     memory = 2 * batch * ((m + n) * k / READ + written)
-    time = LAUNCH + (body**2 + read**2 + memory**2) ** 0.5
-    if v.along_m > 1:
+
+    if cluster > 1:
+        body *= IN_STEP
+    time = LAUNCH + FIRST * v.bk * (rows + columns)
+    time += (body**OVERLAP + (intake / INTAKE) ** OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
+    if cluster > 1:
         time += CLUSTERED
     if v.parts:
-        time += PARTS + items * area * 4 / REDUCED + (CLUSTER_PARTS if v.parts > 1 else 0)
+        time += PARTS + items * area * 4 / REDUCED
     if v.groups > 1:
-        time += GROUPS + v.groups * (GROUP + area * 4 / max(v.parts, 1) / GATHERED)
+        time += GROUPS + v.groups * area * 4 / max(v.parts, 1) / GATHERED
     return time
+
+
+def _row_bytes(extent: int, k: int, along_k: bool) -> float:
+    """What TMA loads of a row or column of an operand, in pieces of 128 bytes along k, or along the `extent` of them."""
+    pitch, loaded = (k, 128 * cdiv(k, 64)) if along_k else (extent, 2 * k)
+    return loaded * (UNALIGNED_LOAD if pitch % 16 else 1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
-from tiledsl.gemm.choice import best, choose, is_large
+from tiledsl.gemm.choice import Variant, best
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.hopper import hopper_fastest
@@ -122,19 +122,22 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch early: that was
-    slower, or no faster. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
+    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
     make its bits depend on m."""
-    batch, m, n, k = problem[:4]
-    processors, padded = problem.processors, (not problem.tma_a, not problem.tma_b)
     behind = problem.add_c + (problem.bias or problem.epilogue)
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
-    along_k = (problem.unit_a != 1, problem.unit_b == 1) if k else (False, False)
-    if is_large(batch, m, n, k, processors):
-        consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, problem.tma_c)
-        return Plan(hopper_fastest, consts, False, *padded, early=batch * m * n * k < EARLY)
-    chosen = best(batch, m, n, k, along_k, behind, processors, parted=not problem.batch_invariant)
-    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
+    along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
+    chosen = best(*problem[:4], along_k, behind, problem.processors, parted=not problem.batch_invariant)
+    return by_variant(problem, chosen)
+
+
+def by_variant(problem: Problem, chosen: Variant) -> Plan:
+    """By this variant of `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch
+    early: that was slower, or no faster."""
+    batch, m, n, k = problem[:4]
+    padded = not problem.tma_a, not problem.tma_b
+    early = bool(chosen.parts) or batch * m * n * k < EARLY
+    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=early)
     if not chosen.parts:
         return plan
     rows, columns, instances = chosen.tile

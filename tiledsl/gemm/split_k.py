@@ -22,6 +22,7 @@ from tiledsl import (
     boolean,
     f32,
     fragment,
+    grid_size,
     i32,
     index,
     lane_id,
@@ -79,7 +80,7 @@ def part_item(
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
     each = rows * columns
     if place.m * place.n > 1:
-        i = _of_gpc(i, each * batches * groups)
+        i = _of_gpc(i, each * batches * groups, grid_size() // (place.m * place.n))
     group, along_k = 0, tiles(k, sizes[2])
     count = each * batches
     if parts:
@@ -106,11 +107,13 @@ def part_item(
 
 
 @unwrapped
-def _of_gpc(i: Any, count: Any) -> Any:
-    """A permutation of `count` items for which those of clusters in one GPC are neighbours: the clusters of a grid are
-    dealt out to the GPCs in turn."""
-    gpc, size, more = i % GPCS, count // GPCS, count % GPCS
-    return gpc * size + min(gpc, more) + i // GPCS
+def _of_gpc(i: Any, count: Any, wave: Any) -> Any:
+    """A permutation of each `wave` of `count` items for which those of clusters in one GPC are neighbours: the clusters
+    of a grid are dealt out to the GPCs in turn."""
+    first = i // wave * wave
+    within, items = i - first, min(wave, count - first)
+    gpc, size, more = within % GPCS, items // GPCS, items % GPCS
+    return first + gpc * size + min(gpc, more) + within // GPCS
 
 
 @tile_function
