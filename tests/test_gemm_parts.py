@@ -28,6 +28,8 @@ CASES = {
     "exchanged": (Variant((64, 16, 2), exchanged=True, parts=8, groups=2), 10, 200, 2000, 1),
     "exchanged, in one piece": (Variant((128, 64, 1), exchanged=True), 72, 150, 200, 2),
     "fewer slices than CTAs": (Variant((64, 80, 2), parts=8), 100, 150, 1240, 1),
+    "a part of a panel": (Variant((64, 96, 2), parts=2, along_m=2, groups=2, by_rows=True), 152, 136, 1240, 1),
+    "a part of a panel, exchanged": (Variant((64, 32, 2), exchanged=True, parts=4, by_rows=True), 40, 200, 1240, 1),
     "more parts than steps": (Variant((64, 32, 2), parts=8, groups=2), 40, 40, 104, 1),
 }
 
@@ -72,6 +74,8 @@ def multiply(variant: Variant, A: Array, B: Array, C: Array, bias: Array, check:
 def test_right_and_without_hazards(name: str, order: str) -> None:
     variant, m, n, k, batch = CASES[name]
     A, B, C, bias = operands(batch, m, n, k, order)
+    if variant.by_rows:
+        A, B = A.swapaxes(1, 2).copy().swapaxes(1, 2), B.copy()
     multiply(variant, A, B, C, bias, check=True)
     exact = A.astype(np.float64) @ B.astype(np.float64) + bias
     assert (C.astype(np.float64) == exact.astype(BF16).astype(np.float64)).all()

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tiledsl.arch import TARGETS
 from tiledsl.gemm.choice import Variant, best, choose
+from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.plan import Problem, plan
+from tiledsl.gemm.split_k import slice_width
 
 EXTENTS = st.one_of(st.integers(0, 300), st.integers(1, 20000), st.sampled_from((64, 4096, 8192)))
 
@@ -21,11 +23,13 @@ def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool,
     chosen = best(batch, m, n, k, (a, b), behind)
     consts = chosen.consts()
     rows, columns, instances = chosen.tile
-    staged = (1 if chosen.parts else 2) * instances * rows * 128
-    used = consts["STAGES"] * 2 * consts["BK"] * (rows + columns) + staged
+    along_k = a if chosen.exchanged else b
+    width = slice_width(chosen.parts, columns) if chosen.parts else columns
+    staged = (1 if chosen.parts else 2) * instances * rows * min(2 * (width & -width), 128)
+    used = consts["STAGES"] * 2 * consts["BK"] * (rows + staged_width(columns, along_k)) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
-    assert chosen.along_m * max(chosen.parts, 1) <= 8
-    assert (a if chosen.exchanged else b) or columns % 64 == 0
+    assert chosen.along_m * chosen.along_n * max(chosen.parts, 1) <= 8
+    assert along_k or columns % 32 == 0
     assert not (chosen.parts and batch > 1) and chosen.groups >= 1
     assert chosen.parts * chosen.groups != 1, "one part is a whole"
 

@@ -12,6 +12,7 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.hopper_tiles import span, staged_width
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 
@@ -54,7 +55,9 @@ INTAKE, READ, WRITE = 329, 6120, 4540
 """Into the two SMs of a TPC; from memory; to memory."""
 UNALIGNED_LOAD, UNALIGNED_STORE = 3.25, 1.38
 """How much more it costs if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-ACROSS = 4.7
+WITHIN = 1.25
+"""How much more columns of B in row order cost to load where tiles begin in the middle of a line of 128 bytes."""
+ACROSS = 1.5
 """How much more writing costs by columns."""
 STORE, STORE_EACH, PIECE = 121, 0.004, 0.79
 """Of a tile's result: in any case, for each element, and for each row of each piece of up to 128 bytes."""
@@ -72,7 +75,8 @@ GROUPS, GATHERED = 968, 72
 
 class Variant(NamedTuple):
     """bk: elements of k of a step. parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m, along_n:
-    tiles of a cluster along m and n. groups: clusters that share a tile."""
+    tiles of a cluster along m and n. groups: clusters that share a tile. by_rows: the kernel's B is in row order, so that
+    it is staged in whole panels."""
 
     tile: Tile
     bk: int = 64
@@ -81,16 +85,21 @@ class Variant(NamedTuple):
     along_m: int = 1
     groups: int = 1
     along_n: int = 1
+    by_rows: bool = False
 
-    def consts(self) -> dict[str, Any]:
-        """Of `hopper_fastest`, with as many stages as fit, up to 16."""
+    def consts(self, result: int = 2) -> dict[str, Any]:
+        """Of `hopper_fastest`, with as many stages as fit, up to 16. result: bytes of an element of C."""
         rows, columns, instances = self.tile
-        staged = 2 * instances * rows * 128
-        if self.parts:
-            staged = instances * rows * (64 if slice_width(self.parts, columns) % 32 else 128)
-        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
+        width = slice_width(self.parts, columns) if self.parts else columns
+        staged = (1 if self.parts else 2) * instances * rows * span(width * result)
+        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
+
+    @property
+    def loaded(self) -> int:
+        """Columns of B that are staged for a tile."""
+        return staged_width(self.tile[1], not self.by_rows)
 
     @property
     def registers(self) -> int:
@@ -139,8 +148,8 @@ def choose(
 ) -> dict[str, Any]:
     """The consts of `hopper_fastest` for `batch` products of m x n x k, each in one piece and as they are.
 
-    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
-    number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
+    along_k: B is contiguous along k, so that a tile of any width is loaded from whole lines. behind: the number of
+    extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
     small tiles only.
     """
     fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
@@ -148,13 +157,14 @@ def choose(
 
 
 def _fits(tile: Tile, cluster: tuple[int, int], m: int, n: int, fine: bool) -> bool:
-    """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
+    """Whether a tile makes sense. fine: of any width; else of multiples of 32, as B is in row order: tiles of others
+    begin at most places of a line of 128 bytes, and are slower to load than what they save."""
     rows, columns, _ = tile
     along_m, along_n = cluster
     shared = (along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)) and (along_n == 1 or n > columns)
-    least = 16 if fine else 64
+    least = 16 if fine else 32
     much = columns > least and columns >= 2 * n
-    return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
+    return shared and not much and (fine or columns % 32 == 0) and (rows == 64 or m > 64)
 
 
 def _whole(
@@ -169,7 +179,7 @@ def _whole(
         for cluster in clusters:
             for tile in tiles:
                 if _fits(tile, cluster, height, width, fine):
-                    made = Variant(tile, 64, exchanged, 0, cluster[0], 1, cluster[1])
+                    made = Variant(tile, 64, exchanged, 0, cluster[0], 1, cluster[1], not fine)
                     yield made
                     if k > 64 and tile[0] * tile[1] <= NARROW:
                         yield made._replace(bk=128)
@@ -210,7 +220,7 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
 
     shortest, each = STEP[v.bk]
     alone = ALONE if instances == 2 and rows == 128 and waves == 1 else 1
-    main = steps * max(area * 64 / MACS * alone, shortest + each * (rows + columns))
+    main = steps * max(area * 64 / MACS * alone, shortest + each * (rows + v.loaded))
     store = STORE + STORE_EACH * area
     if not v.parts:
         store += PIECE * area / (64 if columns % 64 == 0 else 32 if columns % 32 == 0 else 16)
@@ -222,9 +232,12 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
     of_a, of_b = _row_bytes(m, k, along_k[0]), _row_bytes(n, k, along_k[1])
     if v.exchanged:
         of_a, of_b = of_b, of_a
-    intake = ceil(items / (processors * TPCS / 132)) * (
-        rows * of_a / v.along_n**SHARING + columns * of_b / v.along_m**SHARING
-    ) / shared_out
+    loaded = v.loaded * (WITHIN if v.loaded > columns else 1)
+    intake = (
+        ceil(items / (processors * TPCS / 132))
+        * (rows * of_a / v.along_n**SHARING + loaded * of_b / v.along_m**SHARING)
+        / shared_out
+    )
 
     written = m * n / WRITE * (UNALIGNED_STORE if n % 16 else 1)
     if v.exchanged and not v.parts:
@@ -233,7 +246,7 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
 
     if cluster > 1:
         body *= IN_STEP
-    time = LAUNCH + FIRST * v.bk * (rows + columns)
+    time = LAUNCH + FIRST * v.bk * (rows + v.loaded)
     time += (body**OVERLAP + (intake / INTAKE) ** OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
     if cluster > 1:
         time += CLUSTERED

@@ -52,7 +52,7 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
 from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
 __all__ = ["choose", "hopper_fastest"]
@@ -107,7 +107,8 @@ def hopper_fastest(
     met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
     buffers = 1 if SPLIT else 2
     room = chunks(C, buffers * INSTANCES, BM, slice_width(SPLIT, BN) if SPLIT else BN)
-    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    width = staged_width(BN, B.unit == 1)
+    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -116,7 +117,7 @@ def hopper_fastest(
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+                    tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
     with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
@@ -124,7 +125,7 @@ def hopper_fastest(
             with r.turn("multiply"):
                 for _ in t.k:
                     with ring.use(in_flight=1) as s:
-                        acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+                        acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
                 x, first, mine = acc.wait(), index(0), True
                 if SPLIT:

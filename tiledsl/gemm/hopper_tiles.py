@@ -8,11 +8,35 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tiledsl import Memory, Scalar, SharedTile, View, shared, swizzle_32b, swizzle_64b, swizzle_128b, tile_function
+from tiledsl import (
+    Memory,
+    Scalar,
+    SharedTile,
+    View,
+    cdiv,
+    shared,
+    swizzle_32b,
+    swizzle_64b,
+    swizzle_128b,
+    tile_function,
+)
 
-__all__ = ["as_stored", "chunks", "matrix", "staging"]
+__all__ = ["as_stored", "chunks", "matrix", "span", "staged_width", "staging"]
 
 D = TypeVar("D", bound=Scalar)
+
+PANEL = 64
+"""Columns of a panel of `swizzle_128b`, of 16-bit elements."""
+
+
+def staged_width(columns: int, along_k: bool) -> int:
+    """How many columns of B are staged for a tile of `columns`: whole panels where B is not contiguous along k."""
+    return columns if along_k else cdiv(columns, PANEL) * PANEL
+
+
+def span(row: int) -> int:
+    """Bytes of a row that a piece of a result has: the span of the widest swizzle that divides it."""
+    return 128 if row % 128 == 0 else 64 if row % 64 == 0 else 32
 
 
 @tile_function
@@ -40,8 +64,8 @@ def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]
     do not divide `columns`, narrower ones."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
-    span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
+    width = span(columns * size)
     if X.unit == X.rank - 2:
-        return shared((buffers, span // size, rows), X.dtype, layout=swizzle_128b)
-    layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
-    return shared((buffers, rows, span // size), X.dtype, layout=layout)
+        return shared((buffers, width // size, rows), X.dtype, layout=swizzle_128b)
+    layout = swizzle_128b if width == 128 else swizzle_64b if width == 64 else swizzle_32b
+    return shared((buffers, rows, width // size), X.dtype, layout=layout)

@@ -18,7 +18,7 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.split_k import QUAD
-from tiledsl.ir.types import F32
+from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
 __all__ = ["FORMATS", "Plan", "Problem", "plan"]
@@ -122,8 +122,8 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
-    make its bits depend on m."""
+    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that parts of k
+    alone make its bits depend on m."""
     behind = problem.add_c + (problem.bias or problem.epilogue)
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
@@ -137,7 +137,8 @@ def by_variant(problem: Problem, chosen: Variant) -> Plan:
     batch, m, n, k = problem[:4]
     padded = not problem.tma_a, not problem.tma_b
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=early)
+    consts = chosen.consts(DTYPES[problem.out].bytes)
+    plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, early=early)
     if not chosen.parts:
         return plan
     rows, columns, instances = chosen.tile

@@ -3,8 +3,8 @@
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
 up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in a
-workspace. Of several clusters, the last one to have a slice adds it up over the clusters, in their order. So the bits of a result
-depend on the shapes and the consts alone, and nobody waits for a CTA that may not have started.
+workspace. Of several clusters, the last one to have a slice adds it up over the clusters, in their order. So the bits
+of a result depend on the shapes and the consts alone, and nobody waits for a CTA that may not have started.
 """
 
 from __future__ import annotations
