@@ -21,7 +21,7 @@ from tiledsl import (
     tile_function,
 )
 
-__all__ = ["as_stored", "chunks", "matrix", "staged_width", "staging"]
+__all__ = ["as_stored", "chunks", "matrix", "span", "staged_width", "staging"]
 
 D = TypeVar("D", bound=Scalar)
 
@@ -32,6 +32,11 @@ PANEL = 64
 def staged_width(columns: int, along_k: bool) -> int:
     """How many columns of B are staged for a tile of `columns`: whole panels where B is not contiguous along k."""
     return columns if along_k else cdiv(columns, PANEL) * PANEL
+
+
+def span(row: int) -> int:
+    """Bytes of a row that a piece of a result has: the span of the widest swizzle that divides it."""
+    return 128 if row % 128 == 0 else 64 if row % 64 == 0 else 32
 
 
 @tile_function
@@ -55,9 +60,12 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 @tile_function
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
-    """Buffers for the result: `buffers` of rows x 128 bytes, or narrower where 128 bytes do not divide `columns`."""
+    """Buffers for a result of this size, in the order of X in memory: `buffers` of rows x 128 bytes or, where 128 bytes
+    do not divide `columns`, narrower ones."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
-    span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
-    layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
-    return shared((buffers, rows, span // size), X.dtype, layout=layout)
+    width = span(columns * size)
+    if X.unit == X.rank - 2:
+        return shared((buffers, width // size, rows), X.dtype, layout=swizzle_128b)
+    layout = swizzle_128b if width == 128 else swizzle_64b if width == 64 else swizzle_32b
+    return shared((buffers, rows, width // size), X.dtype, layout=layout)
