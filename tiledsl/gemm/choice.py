@@ -41,8 +41,8 @@ PARTED: tuple[Tile, ...] = (
 )
 NARROW = 64 * 96
 """Elements of a tile, up to which steps may be 128 deep: the latency of a step decides, not the tensor cores."""
-ACCUMULATORS, OF_PARTS = (176, 128, 96), (128, 96, 80)
-"""By the number of extra epilogue steps: registers of a thread that leave enough for them, of parts of k, too."""
+ACCUMULATORS = (176, 128, 96)
+"""By the number of extra epilogue steps: registers of a thread that leave enough for them."""
 LONG = 4096
 """Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
 are written at the same time."""
@@ -106,10 +106,11 @@ class Variant(NamedTuple):
         """Columns of B that are staged for a tile."""
         return staged_width(self.tile[1], not self.by_rows)
 
-    def fits(self, behind: int) -> bool:
-        """Whether no registers are spilled with so many extra epilogue steps."""
+    @property
+    def registers(self) -> int:
+        """Of accumulators, in each thread."""
         rows, columns, instances = self.tile
-        return rows * columns * instances // 256 <= (OF_PARTS if self.parts else ACCUMULATORS)[behind]
+        return rows * columns * instances // 256
 
     def tiles(self, m: int, n: int) -> int:
         """Of a result of m x n. Those past the edge that a cluster has are counted, too."""
@@ -135,7 +136,7 @@ def best(
     variants = list(_whole(m, n, k, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
-    fitting = (v for v in variants if v.fits(behind))
+    fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
 
 
@@ -156,7 +157,7 @@ def choose(
     extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
     small tiles only.
     """
-    fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.fits(behind))
+    fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, (True, along_k), processors)).consts()
 
 
