@@ -129,9 +129,7 @@ def hopper_fastest(
             with r.turn("store"):
                 x, first, mine = acc.wait(), index(0), True
                 if SPLIT:
-                    x, mine = reduce_parts(
-                        x, t, SPLIT, 256 // INSTANCES, index(groups), sums, done, met, r.index, parity
-                    )
+                    x, mine = reduce_parts(x, t, SPLIT, index(groups), sums, done, met, r.index, parity)
                     parity = parity ^ 1
                     first = t.part * x.shape[1]
                 wide: int = room.shape[1 if C.unit == 1 else 2]

@@ -139,7 +139,6 @@ def reduce_parts(
     x: Fragment[f32],
     t: Any,
     parts: int,
-    threads: int,
     groups: index,
     sums: Global[f32, P, H, J] | None,
     done: Global[u32, R] | None,
@@ -149,15 +148,14 @@ def reduce_parts(
 ) -> tuple[Fragment[f32], boolean]:
     """The sum of all parts' x, for the slice of this CTA, number t.part; and whether this CTA is to store it.
 
-    threads: that have the tile. sums: for each part what its threads hold, in rows of QUAD elements of each. done: a
-    zero for each part of each tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has
-    this parity.
+    sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero for each part of each
+    tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this parity.
     """
     assert sums is not None and done is not None, "SPLIT needs its workspace: pass sums and done"
     arrived, found = room
     wide = slice_width(parts, x.shape[1])
     count = x.shape[1] // wide
-    thread = warp_id() % (threads // 32) * 32 + lane_id()
+    thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
     first = (t.group * t.count + t.number) * parts
     own = x.columns(0, wide).registers()
     mine = t.part < count
