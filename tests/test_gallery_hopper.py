@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tiledsl.errors import CompileErrors
-from tiledsl.gemm.choice import ACCUMULATORS, WHOLE, Variant, choose
+from tiledsl.gemm.choice import CLUSTERS, WHOLE, Variant
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
 LIBRARY = Path(__file__).parent.parent / "tiledsl" / "gemm"
@@ -87,11 +87,13 @@ def test_every_choice() -> None:
     """Tiles of all sizes, with B along k as they need it. Two processors have several tiles each, so that the result's
     buffers are used again by the next tile: of as many pieces as there are buffers, and of others."""
     kernel = _load(FASTEST)
-    variants = [Variant(tile, along_m=1 + number % 2).consts() for number, tile in enumerate(WHOLE)]
-    for consts in variants:
+    for number, tile in enumerate(WHOLE):
+        along_m, along_n = CLUSTERS[number % len(CLUSTERS)]
+        along_m = along_m if tile[1] % (8 * along_m) == 0 else 1
+        consts = Variant(tile, along_m=along_m, along_n=along_n).consts()
         A, B, C = random_problem(136, 376, 72, format="bf16")
         given = as_given(kernel, A, np.asfortranarray(B), C)
-        kernel._emulated(given, {"EARLY": True, **consts}, checks=True, processors=2)
+        kernel._emulated(given, {"EARLY": True, **consts}, checks=True, processors=max(2, along_m * along_n))
         error, bound = worst_error(C, A, B, format="bf16")
         assert error <= bound, consts
 
@@ -102,11 +104,11 @@ def test_no_choice_spills(behind: int) -> None:
     from tiledsl.gemm.epilogue import add_bias, plain
 
     kernel = _load(FASTEST)
-    large = [choose(8192, n, 8192, behind=behind) for n in (2112, 4096, 8192, 40000)]
-    small = (Variant(tile, by_rows=True) for tile in WHOLE if tile[1] % 32 == 0)
-    most = max((v for v in small if v.registers <= ACCUMULATORS[behind]), key=lambda v: v.registers)
+    small = [Variant(tile, by_rows=True) for tile in WHOLE if tile[1] % 32 == 0]
     function = add_bias if behind else plain
-    for consts in (*large, most.consts()):
+    for rows, instances in ((64, 2), (128, 1), (128, 2)):
+        of_kind = (v for v in small if v.tile[::2] == (rows, instances) and v.has_registers(behind))
+        consts = max(of_kind, key=lambda v: v.tile[1]).consts()
         used = kernel.compile(D="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
 

@@ -22,7 +22,7 @@ from tiledsl import (
     tile_function,
 )
 
-__all__ = ["as_stored", "chunks", "matrix", "staged_width", "staging", "widest_piece"]
+__all__ = ["as_stored", "chunks", "matrix", "span", "staged_width", "staging"]
 
 D = TypeVar("D", bound=Scalar)
 
@@ -36,9 +36,10 @@ def staged_width(columns: int, along_k: bool) -> int:
     return columns if along_k else cdiv(columns, PANEL) * PANEL
 
 
-def widest_piece(accumulators: int) -> int:
-    """Bytes of a row of what is stored at once: a piece needs registers of its own, besides a thread's accumulators."""
-    return 128 if accumulators <= 176 else 32
+def span(row: int, accumulators: int = 0) -> int:
+    """Bytes of a row that a piece of a result has: the span of the widest swizzle that divides it, or of the narrowest
+    one where a thread's accumulators leave few registers for a piece."""
+    return gcd(row, 128) if accumulators <= 176 else 32
 
 
 @tile_function
@@ -61,10 +62,13 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 
 @tile_function
-def chunks(X: Memory[D], buffers: int, rows: int, columns: int, most: int = 128) -> SharedTile[D]:
-    """Buffers for the result: `buffers` of rows x `most` bytes, or narrower where these do not divide `columns`."""
+def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: int = 0) -> SharedTile[D]:
+    """Buffers for a result of this size, in the order of X in memory: `buffers` of rows x 128 bytes or, where 128 bytes
+    do not divide `columns`, and beside many accumulators of a thread, narrower ones."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
-    span = gcd(columns * size, most)
-    layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
-    return shared((buffers, rows, span // size), X.dtype, layout=layout)
+    width = span(columns * size, accumulators)
+    if X.unit == X.rank - 2:
+        return shared((buffers, width // size, rows), X.dtype, layout=swizzle_128b)
+    layout = swizzle_128b if width == 128 else swizzle_64b if width == 64 else swizzle_32b
+    return shared((buffers, rows, width // size), X.dtype, layout=layout)
