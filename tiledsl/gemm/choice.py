@@ -38,7 +38,6 @@ WHOLE: tuple[Tile, ...] = (
 PARTED: tuple[Tile, ...] = (
     *FLAT,
     *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
-    *((192, columns, 2) for columns in (32, 64, 80, 96, 112)),
 )
 ACCUMULATORS = (192, 128, 96)
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
