@@ -166,8 +166,10 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
 
 class _OpsVerifier:
     """One walk in program order. `visible`: values that the op at hand may use. `warps`: the first and the number of
-    those that the op at hand is for. `possible`: by identity, the types that were checked, for which warps. Nothing writes a
-    message before it is needed: that would take as long as all the checks."""
+    those that the op at hand is for. `possible`: by identity, the types that were checked, and for which warps.
+
+    No message is written before it is needed: that would take as long as all the checks.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-
 from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, rings, roles
