@@ -70,8 +70,9 @@ def _pieces(op: tma.Load | tma.Store) -> list[_Piece]:
     width, swizzle = (layout.width, layout.span) if isinstance(layout, Paneled) else (op.columns, 0)
     others = [axis for axis in reversed(range(len(op.box))) if axis not in op.axes]
     axes, ones = (*op.axes[::-1], *others), [1] * len(others)
+    rows = (op.every, op.first) if isinstance(op, tma.Load) else (1, 0)
     return [
-        _Piece(TensorMap(op.tensor.name, axes, (width, count, *ones), swizzle), row, column)
+        _Piece(TensorMap(op.tensor.name, axes, (width, count, *ones), swizzle, *rows), row, column)
         for column in range(0, op.columns, width)
         for row, count in _shares(op.rows)
     ]
@@ -90,6 +91,10 @@ def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, 
     indices = [*lead, _moved(x, row, piece.row), _moved(x, column, piece.column)]
     pointer = pointer_to(x.b, x.memories[op.tile], indices, [x.depth(v) for v in op.place])
     shifts, origin = dict(zip(op.axes, (piece.row, piece.column), strict=True)), x.all(op.origin)
+    if piece.map.first:
+        down, across = op.axes
+        before = x.b.scalar("mul", x.memories[op.tensor].strides[down], piece.map.first)
+        origin[across] = x.b.scalar("add", origin[across], before)
     at = [x.b.cast(_moved(x, origin[axis], shifts.get(axis, 0)), I32) for axis in piece.map.axes]
     return pointer, at
 
