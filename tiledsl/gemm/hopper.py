@@ -13,7 +13,10 @@ after.
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
 
-A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
+A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no multiple
+of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART stages;
+a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles do not
+leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
 """
 
 from typing import Any, TypeVar
@@ -39,11 +42,13 @@ from tiledsl import (
     ptx,
     role,
     store,
+    store_matrix,
     store_tma,
     tile,
     tile_function,
     tile_kernel,
     tma_load,
+    tma_prefetch,
     u32,
     unroll,
     warp_id,
@@ -52,7 +57,7 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, in_order, load_apart, matrix, parts_of, staging, staging_apart
 from tiledsl.gemm.split_k import Reduction, meeting, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]
@@ -60,18 +65,29 @@ __all__ = ["choose", "hopper_fastest"]
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
 
+AT_ONCE = 8
+"""Elements or vectors that a thread loads before it stores them: its accumulators leave registers for so many."""
+
 
 @tile_function
-def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):
-    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced."""
+def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int):
+    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. wide: elements of a vector of
+    a row."""
     rows, columns = via.shape
+    thread, vectors = warp_id() % warps * 32 + lane_id(), rows * columns // wide
     barrier()
-    store(x, via)
+    if to.dtype.bytes == 2:
+        store_matrix(x, via)
+    else:
+        store(x, via)
     barrier()
-    for i in unroll(rows * columns // (32 * warps)):
-        at = (i * warps + warp_id() % warps) * 32 + lane_id()
-        m, n = (at % rows, at // rows) if to.unit == 0 else (at // columns, at % columns)
-        to.put(m, n, via[m, n])
+    each = min(AT_ONCE, vectors // (32 * warps))
+    for first in range(0, vectors, each * 32 * warps):
+        at = [(first + i * 32 * warps + thread) * wide for i in range(each)]
+        places = [(i % rows, i // rows) if to.unit == 0 else (i // columns, i % columns) for i in at]
+        found = [via.load(m, n, vec=wide * to.dtype.bytes) if wide > 1 else via[m, n] for m, n in places]
+        for i in unroll(each):
+            to.put(places[i][0], places[i][1], found[i])
 
 
 @tile_kernel(arch="sm_90a")
@@ -90,6 +106,7 @@ def hopper_fastest(
     BN: const = 256,
     BK: const = 64,
     STAGES: const = 4,
+    APART: const = 4,
     GROUP: const = 8,
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
@@ -105,24 +122,55 @@ def hopper_fastest(
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN)
-    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    parts_a, parts_b = parts_of(A), parts_of(B)
+    apart = parts_a > 1 or parts_b > 1
+    if apart:
+        left = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK))
+        right = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN))
+        of_a = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
+        of_b = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
+        if warp_id() == 0 and lane_id() == 0:
+            tma_prefetch(A)
+            tma_prefetch(B)
+    else:
+        ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     with role("load", registers=24, threads=1):
         for t in work:
             for k in t.k:
-                with ring.fill() as s:
-                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
-    with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
+                if apart:
+                    with of_a.fill() as s:
+                        load_apart(A, t.batch, t.m, k, s.a)
+                    with of_b.fill() as s:
+                        load_apart(B, t.batch, k, t.n, s.b)
+                else:
+                    with ring.fill() as s:
+                        tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
+                        tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+    if apart:
+        with role("order", registers=104):
+            for t in work:
+                for _ in t.k:
+                    if parts_a > 1:
+                        with of_a.use() as s, left.fill() as to:
+                            in_order(s.a, to.a, A)
+                    if parts_b > 1:
+                        with of_b.use() as s, right.fill() as to:
+                            in_order(s.b, to.b, B)
+    with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
             acc = wgmma.accumulator((BM, BN), f32)
             with r.turn("multiply"):
                 for _ in t.k:
-                    with ring.use(in_flight=1) as s:
-                        acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+                    if apart:
+                        with left.use(in_flight=1) as s, right.use(in_flight=1) as to:
+                            acc = wgmma(matrix(s.a, A), matrix(to.b, B), acc)
+                    else:
+                        with ring.use(in_flight=1) as s:
+                            acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
             with r.turn("store"):
                 x = acc.wait()
                 if SPLIT:
@@ -130,10 +178,10 @@ def hopper_fastest(
                     reduce_parts(x, t, how, index(groups), sums, done, room, r.index, parity, C, alpha, beta, bias)
                     parity = parity ^ 1
                 else:
-                    wide: int = room.shape[2]
-                    for i in unroll(BN // wide):
-                        n = tile(t.n.start // wide + i, wide)
-                        to, y = C[t.batch, t.m, n], alpha * x.columns(i * wide, wide)
+                    piece: int = room.shape[2]
+                    for i in unroll(BN // piece):
+                        n = tile(t.n.start // piece + i, piece)
+                        to, y = C[t.batch, t.m, n], alpha * x.columns(i * piece, piece)
                         if ADD_C:
                             y = beta * load_fragment(to, y.layout).to(f32) + y
                         at, across = coordinates(y)
@@ -142,4 +190,5 @@ def hopper_fastest(
                         if C.unit == 2 and C.align == 16:
                             store_tma(y, to, via=via, in_flight=min(i, 1))
                         else:
-                            store_lines(y, to, via, 8 // INSTANCES)
+                            wide = max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1
+                            store_lines(y, to, via, 8 // INSTANCES, wide)

@@ -16,8 +16,7 @@ class TensorMap:
     tensor: name of the kernel's parameter. axes: its axes, that of stride 1 first, then as coordinates are given.
     box: extents of a box along `axes`. swizzle: bytes of the span, 128, 64 or 32; 0 for none. every, first: along the
     second axis it has only every so many-th row, from row `first` on. The strides of the rows between need not be
-    aligned, so it begins where the tensor does, and coordinates along the first axis are those there, plus `first`
-    strides.
+    aligned, so it begins where the tensor does, and `first` strides are added to coordinates along the first axis.
     """
 
     tensor: str
