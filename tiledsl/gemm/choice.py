@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from math import ceil, gcd
+from math import ceil
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.split_k import QUAD
@@ -72,19 +72,12 @@ class Variant(NamedTuple):
         """A deeper step where the latency of one decides, not the tensor cores."""
         return 128 if self.tile[0] * self.tile[1] <= 64 * 96 else 64
 
-    def consts(self, apart: tuple[bool, bool] = (False, False)) -> dict[str, Any]:
-        """Of `hopper_fastest`, with as many stages as fit, up to 16. apart: whether A and B are loaded in parts."""
+    def consts(self) -> dict[str, Any]:
+        """Of `hopper_fastest`, with as many stages as fit, up to 16."""
         rows, columns, instances = self.tile
         staged = 0 if self.parts else 2 * instances * rows * 128
-        room, stage = SHARED - staged, 2 * self.bk * (rows + columns)
-        of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "INSTANCES": instances}
-        if any(apart):
-            ordered = 2 * self.bk * (apart[self.exchanged] * rows + apart[not self.exchanged] * columns)
-            stage = 2 * (_apart(rows, self.bk) + _apart(columns, self.bk))
-            stages = 3 if 3 * ordered + 2 * stage <= room else 2
-            of_tile |= {"STAGES": stages, "APART": min(16, (room - stages * ordered) // stage)}
-        else:
-            of_tile["STAGES"] = min(16, room // stage)
+        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
+        of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
 
     @property
@@ -99,12 +92,6 @@ class Variant(NamedTuple):
         if self.exchanged:
             m, n = n, m
         return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns)
-
-
-def _apart(extent: int, bk: int) -> int:
-    """Elements of a stage of an operand that is loaded in parts, at most: of `extent` lines along k, or of bk lines."""
-    unit = max(8, 64 // gcd(extent // 8, 64))
-    return max(extent * cdiv(bk + 8, unit) * unit, bk * (extent + 8))
 
 
 def is_large(batch: int, m: int, n: int, k: int, processors: int) -> bool:
@@ -126,13 +113,13 @@ def best(
     apart: bool = False,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
-    `choose`. parted: k may be split. apart: an operand is loaded in parts, which leaves fewer registers."""
+    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64."""
     variants = list(_whole(m, n, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
-    fitting = (v for v in variants if v.registers <= ACCUMULATORS[2 if apart else behind])
     if apart:
-        fitting = (v for v in fitting if v.along_m == 1 and (along_k[not v.exchanged] or v.tile[1] % 64 == 0))
+        variants = [v for v in variants if v.along_m == 1 and (along_k[not v.exchanged] or v.tile[1] % 64 == 0)]
+    fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors))
 
 

@@ -13,10 +13,10 @@ after.
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
 
-A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no multiple
-of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART stages;
-a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles do not
-leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
+A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
+multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
+stages; a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles
+do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
 """
 
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from tiledsl import (
     Float,
     Fragment,
     Global,
+    Pending,
     Ring,
     Schedule,
     View,
@@ -124,16 +125,14 @@ def hopper_fastest(
     room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN)
     parts_a, parts_b = parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
-    if apart:
-        left = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK))
-        right = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN))
-        of_a = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
-        of_b = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
-        if warp_id() == 0 and lane_id() == 0:
-            tma_prefetch(A)
-            tma_prefetch(B)
-    else:
-        ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
+    right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
+    of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
+    of_b: Any = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
+    if apart and warp_id() == 0 and lane_id() == 0:
+        tma_prefetch(A)
+        tma_prefetch(B)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -162,7 +161,7 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
-            acc = wgmma.accumulator((BM, BN), f32)
+            acc: Pending[f32] = wgmma.accumulator((BM, BN), f32)
             with r.turn("multiply"):
                 for _ in t.k:
                     if apart:

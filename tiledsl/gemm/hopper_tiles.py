@@ -7,10 +7,11 @@ MN-major), so an operand keeps in shared memory the order that it has in global 
 from __future__ import annotations
 
 from math import gcd
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiledsl import (
     Fragment,
+    Global,
     Memory,
     Range,
     Scalar,
@@ -93,7 +94,7 @@ def staging_apart(X: Memory[D], rows: int, columns: int) -> SharedTile[D]:
 
 
 @tile_function
-def load_apart(X: Memory[D], batch: index, rows: Range, columns: Range, to: Memory[D]):
+def load_apart(X: Memory[D], batch: index, rows: Range, columns: Range, to: SharedTile[D]):
     """Loads a tile of X in its parts, to one of `staging_apart`; in one part to one of `staging`."""
     across, parts = X.unit == X.rank - 2, parts_of(X)
     down, along = (columns, rows) if across else (rows, columns)
@@ -105,7 +106,7 @@ def load_apart(X: Memory[D], batch: index, rows: Range, columns: Range, to: Memo
 
 
 @tile_function
-def in_order(apart: Memory[D], to: Memory[D], X: Memory[D]):
+def in_order(apart: SharedTile[D], to: SharedTile[D], X: Global[D, Any, Any, Any]):
     """Copies a tile of `staging_apart` to one of `staging`, by ORDERING threads: line i of the tile is line i // parts
     of part i % parts, and begins as many elements later as its address in X is past a multiple of 16 bytes."""
     parts, stride = parts_of(X), X.strides[X.rank - 1 if X.unit == X.rank - 2 else X.rank - 2]
@@ -123,7 +124,7 @@ def in_order(apart: Memory[D], to: Memory[D], X: Memory[D]):
 
 
 @tile_function
-def pair_of(S: Memory[D], row: index, column: index) -> Fragment[D]:
+def pair_of(S: SharedTile[D], row: index, column: index) -> Fragment[D]:
     """Two neighbours, which no vector need fit."""
     pair = fragment((2,), S.dtype)
     pair[0], pair[1] = S[row, column], S[row, column + 1]

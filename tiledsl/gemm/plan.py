@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
+from tiledsl.gemm.apart import LEAST, apart_consts, pays
 from tiledsl.gemm.choice import best, choose, is_large
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
@@ -35,9 +36,9 @@ class Problem(NamedTuple):
 
     dtype: of A and B. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
     of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. apart_a,
-    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_tiles.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function, one that adds the bias included. arch:
-    name of the target. processors: its SMs. batch_invariant: the order in which a row's products are added must not
-    depend on m.
+    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_tiles.parts_of`). add_c: beta is not 0. bias:
+    one is given. epilogue: there is an epilogue function, one that adds the bias included. arch: name of the target.
+    processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
     """
 
     batch: int
@@ -123,9 +124,9 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch early: that was
-    slower, or no faster. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
-    make its bits depend on m."""
+    """By `hopper_fastest`. Operands that TMA cannot read are padded first, or loaded in parts. Large products do not
+    launch early: that was slower, or no faster. A row's products are added 16 at a time along k whatever the tile is,
+    so that parts of k alone make its bits depend on m."""
     batch, m, n, k = problem[:4]
     processors, padded = problem.processors, (not problem.tma_a, not problem.tma_b)
     behind = problem.add_c + (problem.bias or problem.epilogue)
@@ -135,8 +136,15 @@ def _for_wgmma(problem: Problem) -> Plan:
         by_tma = problem.unit_c == 2 and problem.tma_c
         consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
         return Plan(hopper_fastest, consts, False, *padded, early=batch * m * n * k < EARLY)
-    chosen = best(batch, m, n, k, along_k, behind, processors, parted=not problem.batch_invariant)
-    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
+    parted = not problem.batch_invariant
+    by_lines = problem.unit_c == 2 and not problem.tma_c  # the addresses of these stores need registers
+    chosen = best(batch, m, n, k, along_k, LEAST if by_lines else behind, processors, parted)
+    consts = chosen.consts()
+    if any(padded) and (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
+        apart = best(batch, m, n, k, along_k, LEAST, processors, parted, apart=True)
+        if pays(apart, m, n, k, padded, processors):
+            chosen, consts, padded = apart, apart_consts(apart, k, padded), (False, False)
+    plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, early=True)
     if not chosen.parts:
         return plan
     rows, columns, _ = chosen.tile

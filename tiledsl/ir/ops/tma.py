@@ -89,8 +89,8 @@ class Load(_Box):
 
     multicast: "m" or "n": the last operand, a u16, has a bit for each block of the cluster that gets the box, those
     along that axis, at the same place of its shared memory, and whose mbarrier at the same place counts it. hint: see
-    HINTS. every, first: row i of the box is row first + every * (origin + i) of the tensor; with every > 1 the box begins
-    at the last multiple of 16 bytes in memory at or before its first column.
+    HINTS. every, first: row i of the box is row first + every * (origin + i) of the tensor; with every > 1 the box
+    begins at the last multiple of 16 bytes in memory at or before its first column.
     """
 
     name = "tma.load"
