@@ -66,7 +66,7 @@ __all__ = ["choose", "hopper_fastest"]
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
 
-AT_ONCE = 8
+AT_ONCE = 16
 """Elements or vectors that a thread loads before it stores them: its accumulators leave registers for so many."""
 
 
