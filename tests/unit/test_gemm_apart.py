@@ -180,6 +180,19 @@ def test_results_that_tma_cannot_store(columns: int, out: str) -> None:
         assert (room == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [BF16, np.float32])
+@pytest.mark.parametrize("columns", [16, 48, 112, 176])
+def test_pieces_of_any_width(columns: int, dtype: Any) -> None:
+    """Of a tile that 128 bytes do not divide, too: the threads share each piece in whole rounds."""
+    for n, layout in ((columns + 5, "C"), (columns + 6, "C"), (columns + 4, "C"), (columns + 5, "F")):
+        A, B = numbers(1, 100, 40), numbers(1, 40, (n + 7) // 8 * 8, seed=1)[:, :, :n]
+        C = np.full((100, n), np.nan, dtype, layout)[None]
+        consts = {"BM": 128, "BN": columns, "STAGES": 2}
+        B = B.swapaxes(1, 2).copy().swapaxes(1, 2)
+        hopper_fastest(A, B, C, device="emulator", **consts)
+        assert (exact(A, B).astype(dtype) == C).all(), (n, layout)
+
+
 # -- the choice --------------------------------------------------------------------------------------
 
 EXTENTS = st.integers(1, 8192)

@@ -82,7 +82,8 @@ def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int
     else:
         store(x, via)
     barrier()
-    each = min(AT_ONCE, vectors // (32 * warps))
+    count = vectors // (32 * warps)
+    each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)
     for first in range(0, vectors, each * 32 * warps):
         at = [(first + i * 32 * warps + thread) * wide for i in range(each)]
         places = [(i % rows, i // rows) if to.unit == 0 else (i // columns, i % columns) for i in at]

@@ -66,9 +66,13 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 @tile_function
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
-    """Buffers for the result: `buffers` of rows x 128 bytes, or narrower where 128 bytes do not divide `columns`."""
+    """Buffers for the result: `buffers` of rows x 128 bytes, or narrower where 128 bytes do not divide `columns`. Those
+    for TMA are panels, others as wide as possible and of any layout."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
+    if X.unit != X.rank - 1 or X.align < 16:
+        widths = [n for n in range(8, 128 // size + 1, 8) if columns % n == 0]
+        return shared((buffers, rows, widths[-1]), X.dtype)
     span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
     layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
     return shared((buffers, rows, span // size), X.dtype, layout=layout)
