@@ -52,6 +52,6 @@ def apart_consts(v: Variant, k: int, unaligned: tuple[bool, bool]) -> dict[str, 
 
 
 def _elements(extent: int, bk: int) -> int:
-    """Of a stage of `hopper_tiles.staging_apart`, at most: `extent` lines along k, or bk lines across it."""
+    """Of a stage of `hopper_apart.staging_apart`, at most: `extent` lines along k, or bk lines across it."""
     unit = max(8, 64 // gcd(extent // 8, 64))
     return max(extent * cdiv(bk + 8, unit) * unit, bk * (extent + 8))

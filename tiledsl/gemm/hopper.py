@@ -58,7 +58,8 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, in_order, load_apart, matrix, parts_of, staging, staging_apart
+from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
 from tiledsl.gemm.split_k import Reduction, meeting, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
     dtype: of A and B. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
     of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. apart_a,
-    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_tiles.parts_of`). add_c: beta is not 0. bias:
+    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias:
     one is given. epilogue: there is an epilogue function, one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
     """
