@@ -18,7 +18,8 @@ from tiledsl.gemm import gemm, release, warmup
 
 KINDS = {
     "one launch": (300, 264, 72),
-    "both operands copied": (133, 217, 129),
+    "both operands copied": (133, 217, 4043),
+    "lines put in order": (133, 217, 129),
     "in parts": (270, 70, 2048),
 }
 """Products of the kinds of launches that there are."""
@@ -71,6 +72,26 @@ def every_library() -> None:
         assert same_bits(gemm(a.numpy(), b.numpy(), device="emulator"), found), name
     text = "A is in the memory of GPU 0, but B in host memory"
     raises(KernelArgumentError, lambda: gemm(A, B.cpu()), text)
+
+
+def ragged_operands() -> None:
+    """Lines that begin at multiples of 2, 4 and 8 bytes, loaded in parts and copied, in every order; and results whose
+    rows TMA cannot store, in vectors of each width, beside what stays as it is."""
+    import torch
+
+    for m, n, k in ((133, 217, 129), (70, 1178, 357), (331, 509, 4043), (9, 66, 130), (700, 132, 36), (2062, 39, 34)):
+        A, B, _ = _tensors(m, n, k)
+        expected = _exact(A, B)
+        for a in (A, A.T.contiguous().T):
+            for b in (B, B.T.contiguous().T):
+                assert torch.equal(gemm(a, b), expected), (m, n, k, a.stride(), b.stride())
+        for out in (torch.bfloat16, torch.float32):
+            room = torch.full((m, n + 12), 7, device="cuda", dtype=out)
+            for start in (0, 1, 2, 4):
+                C = room[:, start : start + n]
+                assert torch.equal(gemm(A, B, C), expected.to(out)), (m, n, k, start)
+                C.fill_(7)
+                assert bool((room == 7).all()), (m, n, k, start)
 
 
 def shared_batches() -> None:

@@ -41,6 +41,7 @@ TWICE = "the ring's mbarriers and the kernel's own one are initialised one after
 GLOBAL = "partial sums are in global memory, where races are not detected yet (docs/memory_model.md)"
 STORED_ONCE = "each instance stores one piece of one tile: nothing writes to its buffer again"
 ALL_ARRIVED = "each block of the cluster waits for all arrivals, so that none is at a block that has ended"
+INSIDE = "of two rings that are used together, the use inside has waited for all products"
 CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
 
 
@@ -100,6 +101,12 @@ CASES: dict[str, Case] = {
         thread=SYNC["thread"],
     ),
     "fastest, by lines": Case("hopper_fastest", HALVES, (256, 64, 192), unaligned=True),
+    "fastest, lines in order": Case(
+        "hopper_fastest",
+        {**SMALL, "BM": 128, "STAGES": 2, "APART": 2},
+        (256, 64, 319),
+        thread=[*[("gpu.sync_warp", CLOCKS)] * 2, ("ptx.wgmma_wait", INSIDE)],
+    ),
     "fastest, parts": Case(
         "hopper_fastest",
         {**SMALL, "STAGES": 2, "INSTANCES": 2, "SPLIT": 2},

@@ -121,6 +121,8 @@ def what_tma_moves(A: Global[bf16, M, K], B: Global[f16, M, K], V: Global[bf16, 
     tma_load(A[0:64, 0:64], S[0, :, :], hint="hot", mbarrier=(bars, 0))  # error: tma_load() has no hint 'hot'
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="k", mbarrier=(bars, 0))  # error: tma_load() has no multicast 'k'
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="m", mbarrier=(bars, 0))  # error: in a kernel without clusters
+    tma_load(A[0:64, 0:64], S[0, :, :], every=0, mbarrier=(bars, 0))  # error: every is a compile-time int of 1 or more
+    tma_load(A[0:64, 0:64], S[0, :, :], first=1, mbarrier=(bars, 0))  # error: first is a compile-time int from 0 to 0
     tma_prefetch(S)  # error: tma_prefetch() takes a Global, got the tile S
     tma_wait(-1)  # error: pending is a compile-time int of 0 or more, got -1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -16,10 +17,19 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.gemm import call, gemm, release, workspace
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.plan import Plan, Problem
+from tiledsl.gemm.plan import Plan, Problem, plan
 
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
+
+
+@pytest.fixture(autouse=True)
+def padded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small operands are copied here as large ones are, so that there are several launches and a workspace."""
+    monkeypatch.setattr("tiledsl.gemm.plan.pays", lambda *_: False)
+    plan.cache_clear()
+    yield
+    plan.cache_clear()
 
 
 @pytest.fixture

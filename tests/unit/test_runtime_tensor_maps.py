@@ -161,6 +161,34 @@ def test_axes_stand_in_the_order_of_the_map() -> None:
     assert (batch.data_type, batch.extents, batch.strides, batch.swizzle) == (0, (200, 100, 5), (256, 30000), 1)
 
 
+def test_every_so_many_th_row() -> None:
+    """From where the tensor begins, as the rows in between are not aligned: up to the end of the part's last row."""
+    array = info((100, 1001), (1003, 1))
+    last = TensorMap("A", (1, 0), (72, 8), 0, 8, 7)
+    assert parse_tensor_map(str(last)) == last
+    check_maps("k", [last], {"A": array})
+    found = encoding(last, array)
+    assert (found.extents, found.strides) == ((7 * 1003 + 1001, 12), (8 * 2006,))
+    first = encoding(dataclasses.replace(last, first=0), array)
+    assert (first.extents, first.strides) == ((1001, 13), (8 * 2006,))
+    none = encoding(last, info((7, 1001), (1003, 1)))
+    assert none.extents == (1, 1), "boxes begin at element 7 * 1003 or later"
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (info((100, 1001), (-1001, 1)), "the stride of 4 rows is -8008 bytes"),
+        (info((100, 1001), (1001, 1)), "the stride of 4 rows is 8008 bytes; expected a multiple of 16"),
+        (info((100, 2**30), (2**29 + 4, 1)), "3 rows and one more reach 2\\^31 elements"),
+        (dataclasses.replace(info((100, 1000), (1004, 1)), pointer=BASE + 8), "begins at an address"),
+    ],
+)
+def test_rows_that_tma_cannot_take(array: ArrayInfo, message: str) -> None:
+    with pytest.raises(KernelArgumentError, match=message):
+        check_maps("k", [TensorMap("A", (1, 0), (72, 8), 0, 4, 3)], {"A": array})
+
+
 def test_tf32_is_loaded_as_it_is() -> None:
     assert encoding(MAP, info((8, 8), dtype=TF32)).data_type == encoding(MAP, info((8, 8), dtype=F32)).data_type == 7
 

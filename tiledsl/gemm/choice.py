@@ -17,7 +17,7 @@ from tiledsl.gemm.hopper_tiles import span, staged_width
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 
-__all__ = ["Variant", "best", "choose"]
+__all__ = ["FEW_REGISTERS", "SHARED", "Variant", "best", "choose"]
 
 SHARED = 225 << 10
 """Bytes of shared memory for the ring and the staging of results."""
@@ -39,9 +39,9 @@ PARTED: tuple[Tile, ...] = (
     *FLAT,
     *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
 )
-ACCUMULATORS = (192, 128, 96)
+ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
-always has enough."""
+always has enough, except at FEW_REGISTERS: beside a role more, or where warps store the result."""
 LONG = 4096
 """Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
 are written at the same time."""
@@ -116,7 +116,7 @@ class Variant(NamedTuple):
 
     def has_registers(self, behind: int) -> bool:
         """For the accumulators, and for `behind` extra epilogue steps."""
-        return self.tile[2] == 1 or self.registers <= ACCUMULATORS[behind]
+        return self.registers <= ACCUMULATORS[behind] or (self.tile[2] == 1 and behind < FEW_REGISTERS)
 
     def tiles(self, m: int, n: int) -> int:
         """Of a result of m x n. Those past the edge that a cluster has are counted, too."""
@@ -136,12 +136,16 @@ def best(
     behind: int = 0,
     processors: int = 132,
     parted: bool = True,
+    apart: bool = False,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
-    `choose`. parted: k may be split."""
+    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64."""
     variants = list(_whole(m, n, k, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
+    if apart:
+        alone = (v for v in variants if v.along_m == v.along_n == 1)
+        variants = [v for v in alone if along_k[not v.exchanged] or v.tile[1] % 64 == 0]
     fitting = (v for v in variants if v.has_registers(behind))
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
 
@@ -173,8 +177,7 @@ def _fits(tile: Tile, cluster: tuple[int, int], m: int, n: int, fine: bool) -> b
     rows, columns, _ = tile
     along_m, along_n = cluster
     shared = (along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)) and (along_n == 1 or n > columns)
-    least = 16 if fine else 32
-    much = columns > least and columns >= 2 * n
+    much = columns > (16 if fine else 64) and columns >= 2 * n
     return shared and not much and (fine or columns % 32 == 0) and (rows == 64 or m > 64)
 
 

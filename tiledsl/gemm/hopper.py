@@ -13,7 +13,10 @@ before and after.
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
 
-A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
+A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
+multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
+stages; a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles
+do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
 """
 
 from typing import Any, TypeVar
@@ -24,6 +27,7 @@ from tiledsl import (
     Float,
     Fragment,
     Global,
+    Pending,
     Ring,
     Schedule,
     View,
@@ -39,11 +43,13 @@ from tiledsl import (
     ptx,
     role,
     store,
+    store_matrix,
     store_tma,
     tile,
     tile_function,
     tile_kernel,
     tma_load,
+    tma_prefetch,
     u32,
     unroll,
     warp_id,
@@ -52,6 +58,7 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
 from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
@@ -60,18 +67,30 @@ __all__ = ["choose", "hopper_fastest"]
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
 
+AT_ONCE = 16
+"""Elements or vectors that a thread loads before it stores them: its accumulators leave registers for so many."""
+
 
 @tile_function
-def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):
-    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced."""
+def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int):
+    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. wide: elements of a vector of
+    a row."""
     rows, columns = via.shape
+    thread, vectors = warp_id() % warps * 32 + lane_id(), rows * columns // wide
     barrier()
-    store(x, via)
+    if to.dtype.bytes == 2:
+        store_matrix(x, via)
+    else:
+        store(x, via)
     barrier()
-    for i in unroll(rows * columns // (32 * warps)):
-        at = (i * warps + warp_id() % warps) * 32 + lane_id()
-        m, n = (at % rows, at // rows) if to.unit == 0 else (at // columns, at % columns)
-        to.put(m, n, via[m, n])
+    count = vectors // (32 * warps)
+    each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)
+    for first in range(0, vectors, each * 32 * warps):
+        at = [(first + i * 32 * warps + thread) * wide for i in range(each)]
+        places = [(i % rows, i // rows) if to.unit == 0 else (i // columns, i % columns) for i in at]
+        found = [via.load(m, n, vec=wide * to.dtype.bytes) if wide > 1 else via[m, n] for m, n in places]
+        for i in unroll(each):
+            to.put(places[i][0], places[i][1], found[i])
 
 
 @tile_kernel(arch="sm_90a")
@@ -90,6 +109,7 @@ def hopper_fastest(
     BN: const = 256,
     BK: const = 64,
     STAGES: const = 4,
+    APART: const = 4,
     GROUP: const = 8,
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
@@ -105,44 +125,73 @@ def hopper_fastest(
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
-    buffers = 1 if SPLIT else 2
+    buffers, by_tma = 1 if SPLIT else 2, C.unit > 0 and C.align == 16
     room = chunks(C, buffers * INSTANCES, BM, slice_width(SPLIT, BN) if SPLIT else BN, BM * BN * INSTANCES // 256)
-    width = staged_width(BN, B.unit == 1)
-    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
+    width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
+    apart = parts_a > 1 or parts_b > 1
+    ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
+    left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
+    right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
+    of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
+    of_b: Any = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
+    if apart and warp_id() == 0 and lane_id() == 0:
+        tma_prefetch(A)
+        tma_prefetch(B)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     with role("load", registers=24, threads=1):
         for t in work:
             for k in t.k:
-                with ring.fill() as s:
-                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                    tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
-    with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
+                if apart:
+                    with of_a.fill() as s:
+                        load_apart(A, t.batch, t.m, k, s.a)
+                    with of_b.fill() as s:
+                        load_apart(B, t.batch, k, t.n, s.b)
+                else:
+                    with ring.fill() as s:
+                        tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
+                        tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+    if apart:
+        with role("order", registers=104):
+            for t in work:
+                for _ in t.k:
+                    if parts_a > 1:
+                        with of_a.use() as s, left.fill() as to:
+                            in_order(s.a, to.a, A)
+                    if parts_b > 1:
+                        with of_b.use() as s, right.fill() as to:
+                            in_order(s.b, to.b, B)
+    with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
-            acc = wgmma.accumulator((BM, BN), f32)
+            acc: Pending[f32] = wgmma.accumulator((BM, BN), f32)
             with r.turn("multiply"):
                 for _ in t.k:
-                    with ring.use(in_flight=1) as s:
-                        acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
+                    if apart:
+                        with left.use(in_flight=1) as s, right.use(in_flight=1) as to:
+                            acc = wgmma(matrix(s.a, A), matrix(to.b, B), acc)
+                    else:
+                        with ring.use(in_flight=1) as s:
+                            acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
                 x, first, mine = acc.wait(), index(0), True
                 if SPLIT:
                     x, mine = reduce_parts(x, t, SPLIT, index(groups), sums, done, met, r.index, parity)
                     parity = parity ^ 1
                     first = t.part * x.shape[1]
-                wide: int = room.shape[1 if C.unit == 1 else 2]
+                piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
                 if mine:
-                    for i in unroll(x.shape[1] // wide):
-                        n = tile((t.n.start + first) // wide + i, wide)
-                        to, y = C[t.batch, t.m, n], alpha * x.columns(i * wide, wide)
+                    for i in unroll(x.shape[1] // piece):
+                        n = tile((t.n.start + first) // piece + i, piece)
+                        to, y = C[t.batch, t.m, n], alpha * x.columns(i * piece, piece)
                         if ADD_C:
                             y = beta * load_fragment(to, y.layout).to(f32) + y
                         at, across = coordinates(y)
                         y = EPILOGUE(y, bias, t.m.start + at if EXCHANGED else n.start + across).to(C.dtype)
-                        via: Any = matrix(room[r.index * buffers + i % buffers, :, :], C)
-                        if C.unit > 0 and C.align == 16:
-                            store_tma(y, to, via=via, in_flight=min(i, buffers - 1))
+                        via: Any = room[r.index * buffers + i % buffers, :, :]
+                        if by_tma:
+                            store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
                         else:
-                            store_lines(y, to, via, 8 // INSTANCES)
+                            wide = max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1
+                            store_lines(y, to, via, 8 // INSTANCES, wide)

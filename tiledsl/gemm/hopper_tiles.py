@@ -63,10 +63,14 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 @tile_function
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: int = 0) -> SharedTile[D]:
-    """Buffers for a result of this size, in the order of X in memory: `buffers` of rows x 128 bytes or, where 128 bytes
-    do not divide `columns`, and beside many accumulators of a thread, narrower ones."""
+    """Buffers for a result of this size: of rows x 128 bytes or, where 128 bytes do not divide `columns`, and beside
+    many accumulators of a thread, narrower ones. Those for TMA are panels in the order of X in memory, others as wide
+    as possible, in row order and of any layout."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
+    if X.unit < 1 or X.align < 16:
+        widths = [n for n in range(8, 128 // size + 1, 8) if columns % n == 0]
+        return shared((buffers, rows, widths[-1]), X.dtype)
     width = span(columns * size, accumulators)
     if X.unit == X.rank - 2:
         return shared((buffers, width // size, rows), X.dtype, layout=swizzle_128b)

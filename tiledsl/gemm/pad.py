@@ -12,6 +12,7 @@ from tiledsl import (
     Scalar,
     SharedTile,
     cdiv,
+    const,
     grid,
     index,
     lane_id,
@@ -26,7 +27,7 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M
 
-__all__ = ["VEC", "pad", "pad_both"]
+__all__ = ["VEC", "pad", "pad_both", "width"]
 
 D = TypeVar("D", bound=Scalar)
 
@@ -46,28 +47,50 @@ class J2(Dim):
     """Columns of a second operand's copy."""
 
 
+WARPS = 8
+"""Of a block; each copies a vector a lane: of several rows where these are short."""
+WIDTHS = (32, 64, 128, 256)
+"""Elements of a row that a warp copies at most."""
+
+
+def width(columns: int) -> int:
+    """The const WIDE for a copy whose rows have so many elements."""
+    return next((wide for wide in WIDTHS if wide >= columns), WIDTHS[-1])
+
+
 @tile_function
-def pad_rows(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], batch: index, m: index, k: index):
-    """Y[batch, m, k : k + 256] = X there, by one warp through its row of `lines`; reads and writes are coalesced."""
-    lane, warp = lane_id(), warp_id()
-    found = [X.get(batch, m, k + i * 32 + lane, other=0) for i in range(VEC)]
+def blocks(Y: Global[D, Any, Any, Any], wide: int) -> index:
+    """How many copy a matrix of Y."""
+    return cdiv(Y.shape[1], WARPS * 32 * VEC // wide) * (cdiv(Y.shape[2], wide) if wide == WIDTHS[-1] else index(1))
+
+
+@tile_function
+def pad_part(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], wide: int, number: index):
+    """What block `number` copies of X to Y, each warp through its row of `lines`: reads and writes are coalesced."""
+    lane, warp, each = lane_id(), warp_id(), 32 * VEC // wide
+    count = blocks(Y, wide)
+    batch, part = number // count, number % count
+    across = cdiv(Y.shape[2], wide) if wide == WIDTHS[-1] else index(1)
+    m, k = (part // across * WARPS + warp) * each, part % across * wide
+    found = [X.get(batch, m + i * 32 // wide, k + i * 32 % wide + lane, other=0) for i in range(VEC)]
     for i in unroll(VEC):
         lines[warp, i * 32 + lane] = found[i]
     syncwarp()
-    if m < Y.shape[1] and k + lane * VEC < Y.shape[2]:
-        Y.store(batch, m, k + lane * VEC, lines.load(warp, lane * VEC))
+    m, k = m + lane * VEC // wide, k + lane * VEC % wide
+    if m < Y.shape[1] and k < Y.shape[2]:
+        Y.store(batch, m, k, lines.load(warp, lane * VEC))
 
 
 @tile_kernel(arch="sm_90a")
-def pad(X: Global[D, L, M, K], Y: Global[D, L, M, J], *, EARLY: Const[bool] = False):
-    """Y[:, :, :K] = X; rows of Y are aligned and whole vectors long."""
-    row, part = grid(cdiv(M, 8) * L, cdiv(J, 32 * VEC))
-    warp = threads(32, 8)[1]
-    lines = shared((8, 32 * VEC), X.dtype)
+def pad(X: Global[D, L, M, K], Y: Global[D, L, M, J], *, WIDE: const = 256, EARLY: Const[bool] = False):
+    """Y[:, :, :K] = X and 0 behind; rows of Y are aligned and whole vectors long, at most WIDE unless it is 256."""
+    number = grid(blocks(Y, WIDE) * L)
+    threads(32, WARPS)
+    lines = shared((WARPS, 32 * VEC), X.dtype)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    pad_rows(X, Y, lines, row // cdiv(M, 8), row % cdiv(M, 8) * 8 + warp, part * 32 * VEC)
+    pad_part(X, Y, lines, WIDE, number)
 
 
 @tile_kernel(arch="sm_90a")
@@ -77,17 +100,19 @@ def pad_both(
     Z: Global[D, L, M2, K2],
     W: Global[D, L, M2, J2],
     *,
+    WIDE: const = 256,
+    WIDE2: const = 256,
     EARLY: Const[bool] = False,
 ):
     """`pad` of two operands in one launch: X to Y and Z to W."""
-    row, part = grid(cdiv(max(M, M2), 8) * 2 * L, cdiv(max(J, J2), 32 * VEC))
-    z, m = row // cdiv(max(M, M2), 8), row % cdiv(max(M, M2), 8) * 8
-    warp = threads(32, 8)[1]
-    lines = shared((8, 32 * VEC), X.dtype)
+    first = blocks(Y, WIDE) * L
+    number = grid(first + blocks(W, WIDE2) * L)
+    threads(32, WARPS)
+    lines = shared((WARPS, 32 * VEC), X.dtype)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    if z < L:
-        pad_rows(X, Y, lines, z, m + warp, part * 32 * VEC)
+    if number < first:
+        pad_part(X, Y, lines, WIDE, number)
     else:
-        pad_rows(Z, W, lines, z - L, m + warp, part * 32 * VEC)
+        pad_part(Z, W, lines, WIDE2, number - first)

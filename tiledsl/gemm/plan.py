@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
-from tiledsl.gemm.choice import Variant, best
+from tiledsl.gemm.apart import apart_consts, pays
+from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.hopper import hopper_fastest
@@ -35,10 +36,10 @@ class Problem(NamedTuple):
     """`batch` products of m x n x k.
 
     dtype: of A and B. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
-    of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. add_c:
-    beta is not 0. bias: one is given. epilogue: there is an epilogue function, one that adds the bias included. arch:
-    name of the target. processors: its SMs. batch_invariant: the order in which a row's products are added must not
-    depend on m.
+    of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. apart_a,
+    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias:
+    one is given. epilogue: there is an epilogue function, one that adds the bias included. arch: name of the target.
+    processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
     """
 
     batch: int
@@ -53,6 +54,8 @@ class Problem(NamedTuple):
     tma_a: bool = True
     tma_b: bool = True
     tma_c: bool = True
+    apart_a: bool = False
+    apart_b: bool = False
     add_c: bool = False
     bias: bool = False
     epilogue: bool = False
@@ -122,22 +125,28 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that parts of k
-    alone make its bits depend on m."""
-    behind = problem.add_c + (problem.bias or problem.epilogue)
+    """By `hopper_fastest`. Operands that TMA cannot read are padded first, or loaded in parts. A row's products are
+    added 16 at a time along k whatever the tile is, so that parts of k alone make its bits depend on m."""
+    sizes, processors, parted = problem[:4], problem.processors, not problem.batch_invariant
+    # The addresses of stores that TMA cannot do need registers.
+    behind = problem.add_c + (problem.bias or problem.epilogue) if problem.tma_c else FEW_REGISTERS
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
-    chosen = best(*problem[:4], along_k, behind, problem.processors, parted=not problem.batch_invariant)
-    return by_variant(problem, chosen)
+    if (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
+        unaligned = not problem.tma_a, not problem.tma_b
+        apart = best(*sizes, along_k, FEW_REGISTERS, processors, parted, apart=True) if any(unaligned) else None
+        if apart and pays(apart, *sizes, unaligned, processors):
+            return by_variant(problem, apart, apart_consts(apart, problem.k, unaligned))
+    return by_variant(problem, best(*sizes, along_k, behind, processors, parted))
 
 
-def by_variant(problem: Problem, chosen: Variant) -> Plan:
-    """By this variant of `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch
-    early: that was slower, or no faster."""
+def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:
+    """By this variant of `hopper_fastest`. apart: its consts if it loads operands in parts; if not, those that TMA
+    cannot read are padded first. Large products do not launch early: that was slower, or no faster."""
     batch, m, n, k = problem[:4]
-    padded = not problem.tma_a, not problem.tma_b
+    padded = (False, False) if apart else (not problem.tma_a, not problem.tma_b)
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    consts = chosen.consts(k, DTYPES[problem.out].bytes)
+    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes)
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, early=early)
     if not chosen.parts:
         return plan

@@ -22,8 +22,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.operands import Operands
-from tiledsl.gemm.pad import VEC, pad, pad_both
-from tiledsl.gemm.plan import Plan, Problem
+from tiledsl.gemm.pad import VEC, pad, pad_both, width
+from tiledsl.gemm.plan import ALIGNED, Plan, Problem
+from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import F32, U32, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.lang import cdiv
@@ -100,8 +101,17 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     units = [info.unit_axis() for info in arrays]
     units = [unit if unit in (1, 2) else 0 for unit in units]
     by_tma = [bool(unit) and info.alignment(unit) == 16 for info, unit in zip(arrays, units, strict=True)]
-    facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, beta != 0, of.bias is not None, epilogue)
+    apart = [not tma and _loads_apart(info, unit) for info, unit, tma in zip(arrays, units, by_tma, strict=True)][:2]
+    facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, *apart, beta != 0, of.bias is not None, epilogue)
     return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant))
+
+
+def _loads_apart(info: ArrayInfo, unit: int) -> bool:
+    """Whether TMA can read the only matrix of this array in parts: its address is aligned, and every 8th line is, too.
+    Coordinates in it, which reach over 8 lines, have 32 bits."""
+    if not unit or info.shape[0] > 1 or info.pointer % ALIGNED:
+        return False
+    return 0 < info.strides[3 - unit] < INDEX32_LIMIT // 8 - info.shape[unit]
 
 
 class _Builder:
@@ -136,7 +146,9 @@ class _Builder:
         self.b = copied(self.b) if plan.pad_b else self.b
         if copies:
             kernel, names = (pad, "XY") if len(copies) == 2 else (pad_both, "XYZW")
-            self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), {"EARLY": plan.early}))
+            wide = [width(cdiv(X.shape[2], VEC) * VEC) for X in copies[1::2]]
+            consts = {**dict(zip(("WIDE", "WIDE2"), wide, strict=False)), "EARLY": plan.early}
+            self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), consts))
 
     def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
         """The launches of the kernel. Returns the bytes of zeros that they need."""

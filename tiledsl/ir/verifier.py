@@ -138,6 +138,7 @@ def _thread_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
         row = box[0] * pointer.dtype.bytes
         whole = row % TMA_GRAIN == 0 and (swizzle == 0 or row <= swizzle)
         yield whole, f"{each}: rows of {row} bytes; multiples of {TMA_GRAIN} up to the swizzle are needed"
+        yield 0 <= each.first < each.every, f"{each}: its first row is none of the first {each.every}"
 
 
 def _tile_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:

@@ -27,6 +27,8 @@ def tma_load(
     multicast: Literal["", "m", "n"] = "",
     hint: Hint = "",
     mbarrier: tuple[Memory[u64], Extent] | None = None,
+    every: int = 1,
+    first: int = 0,
 ) -> None:
     """``tma_load(A[t.m, k], s.a)``: begins to fill a shared tile from a view of a `Global` of its shape and dtype.
 
@@ -36,7 +38,10 @@ def tma_load(
     made a `ptx.fence_proxy_async` before.
 
     multicast: "m" (or "n"): the blocks of the cluster that are neighbours along m (along n) need the same tile: each
-    loads its share of the rows, and all of them get it. hint: what becomes of the lines in the L2 cache.
+    loads its share of the rows, and all of them get it. hint: what becomes of the lines in the L2 cache. every, first:
+    compile-time; row i of the view is row first + every * i of the tensor. TMA asks for strides of whole 16 bytes, and
+    the stride of every n-th row may be such a one where that of the rows is not: every=16 // A.align. Boxes begin at
+    multiples of 16 bytes, too: such a view begins at the last one at or before its first element.
     (PTX ISA: cp.async.bulk.tensor.)
     """
     raise only_in_kernel("tma_load()")

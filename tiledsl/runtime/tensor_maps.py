@@ -14,6 +14,7 @@ from typing import Any, Collection, Mapping, Sequence
 from tiledsl import arch
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.lang import cdiv
 from tiledsl.runtime.driver import Driver
 from tiledsl.signatures.specialize import ArrayInfo
 
@@ -60,6 +61,12 @@ def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
     """
     extents = tuple(1 if info.empty else info.shape[axis] for axis in tensor.axes)
     steps = [info.strides[axis] * info.dtype.bytes for axis in tensor.axes]
+    if tensor.every > 1 and not info.empty:
+        width, rows, *others = extents
+        rows = cdiv(rows - tensor.first, tensor.every)
+        # Of no rows, one is described that ends before the first coordinate of any box.
+        width = tensor.first * info.strides[tensor.axes[1]] + width if rows > 0 else 1
+        extents, steps[1] = (width, max(rows, 1), *others), steps[1] * tensor.every
     strides = tuple(step if n > 1 else arch.TMA_GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
     return Encoding(DATA_TYPES[info.dtype.name], extents, strides, tensor.box, SWIZZLES[tensor.swizzle])
 
@@ -81,6 +88,30 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
                 message = f"the stride of axis {axis} is {stride} bytes; expected less than 2^40"
                 fix = "copy it to a contiguous tensor, or use a kernel without TMA"
                 raise KernelArgumentError(f"{head}: {message}\n  fix: {fix}")
+        if tensor.every > 1 and not info.empty:
+            _check_rows(head, tensor, info)
+
+
+def _check_rows(head: str, tensor: TensorMap, info: ArrayInfo) -> None:
+    """Of a map of every so many-th row the specialisation knows neither that the address is aligned, nor the strides,
+    nor their signs."""
+    row, size = tensor.axes[1], info.dtype.bytes
+    for axis in tensor.axes[1:]:
+        stride = info.strides[axis] * size * (tensor.every if axis == row else 1)
+        if info.shape[axis] > 1 and (stride < 0 or stride % arch.TMA_GRAIN):
+            what = f"the stride of {tensor.every} rows" if axis == row else f"the stride of axis {axis}"
+            message = f"{what} is {stride} bytes; expected a multiple of {arch.TMA_GRAIN} that is not negative"
+            raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a contiguous tensor")
+    if info.strides[row] * tensor.first + info.shape[tensor.axes[0]] >= 1 << 31:
+        message = f"{tensor.first} rows and one more reach 2^31 elements, and coordinates have 32 bits"
+        raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a tensor with narrower rows")
+    _check_address(head, info.pointer)
+
+
+def _check_address(head: str, address: int) -> None:
+    if address % arch.TMA_GRAIN:
+        message = f"it begins at an address that is no multiple of {arch.TMA_GRAIN}"
+        raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a new tensor")
 
 
 # -- encoding --------------------------------------------------------------------------------------------
@@ -108,6 +139,8 @@ class MapImages:
         self._driver, self._device, self._kernel = driver, device, kernel
         encodings = [encoding(m, arrays[m.tensor]) for m in maps]
         self._places = [order.index(m.tensor) for m in maps]
+        self._unproven = {order.index(m.tensor): m.tensor for m in maps if m.every > 1}
+        """Names of tensors whose address may not be aligned, by their place in `order`."""
         self._maps = [lru_cache(self.LIMIT)(partial(self._encoded, of, _arguments(of))) for of in encodings]
         self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
         """Whether an empty tensor may be written, by its place in `order`."""
@@ -119,6 +152,8 @@ class MapImages:
         self._store(buffer, offset, self.image(pointers))
 
     def _image(self, pointers: tuple[int, ...]) -> bytes:
+        for i, name in self._unproven.items():
+            _check_address(f"{self._kernel}() reads {name} by TMA, which cannot describe it", pointers[i])
         if self._empty:
             with self._driver.active(self._device) as context:
                 blank = {i: self._driver.blank(context, writable) for i, writable in self._empty.items()}

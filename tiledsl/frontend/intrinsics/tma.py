@@ -51,7 +51,10 @@ def _tma_load(call: Call) -> None:
     hint = call.choice("hint", tma.HINTS)
     barrier = _barrier(call, dst)
     src, dst, mask = _multicast(call, src, dst)
-    add_box(call, tma.Load, src, dst, *barrier, *mask, hint=hint, multicast=call["multicast"] if mask else "")
+    every = call.integer("every", 1)
+    first = call.integer("first", 0, every - 1)
+    along = call["multicast"] if mask else ""
+    add_box(call, tma.Load, src, dst, *barrier, *mask, hint=hint, multicast=along, every=every, first=first)
 
 
 def _barrier(call: Call, dst: View) -> list[Value]:

@@ -89,7 +89,8 @@ class Load(_Box):
 
     multicast: "m" or "n": the last operand, a u16, has a bit for each block of the cluster that gets the box, those
     along that axis, at the same place of its shared memory, and whose mbarrier at the same place counts it. hint: see
-    HINTS.
+    HINTS. every, first: row i of the box is row first + every * (origin + i) of the tensor; with every > 1 the box
+    begins at the last multiple of 16 bytes in memory at or before its first column.
     """
 
     name = "tma.load"
@@ -103,6 +104,8 @@ class Load(_Box):
     parts = ("tile", "place", "tensor", "origin", "mbarrier", "receivers")
     multicast = attribute(str, "", among=("", "m", "n"))
     hint = attribute(str, "", among=HINTS)
+    every = attribute(int, 1)
+    first = attribute(int, 0)
 
     @property
     def mbarrier(self) -> list[Value]:
@@ -121,6 +124,7 @@ class Load(_Box):
         rank = 1 if tile_ is None else tile_.rank
         self.require(indices == [INDEX] * rank, f"takes {rank} indices of the mbarriers")
         self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
+        self.require(0 <= self.first < self.every, f"row {self.first} of every {self.every}")
 
 
 class Store(_Box):

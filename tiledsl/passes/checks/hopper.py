@@ -157,11 +157,14 @@ def _check_tensor(op: tma.Load | tma.Store) -> None:
         if type_.unit == down:
             fix = f"load it transposed, {name}[...].T to a tile of {op.columns} x {op.rows}, and multiply with S.T"
         raise CompileError(message, op.loc, fix)
-    if type_.align < TMA_GRAIN:
+    every = op.every if isinstance(op, tma.Load) else 1
+    if type_.align * every % TMA_GRAIN:
         known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
         known += ", or one is negative," if type_.align == 8 else ""
         message = f"{what}: TMA needs an address and strides that are multiples of {TMA_GRAIN} bytes"
         fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
+        if every > 1:
+            message, fix = f"{message} for every {every} rows", f"every={TMA_GRAIN // type_.align}"
         raise CompileError(f"{message}; those of {name} {known} in this call", op.loc, fix)
     if type_.rank > TMA_MOST_RANK:
         message = f"{what} of a tensor of {type_.rank} axes; {TMA_MOST_RANK} are possible"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tiledsl.arch import TMA_MOST_BOX, WARPGROUP_WARPS
+from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
@@ -70,8 +70,9 @@ def _pieces(op: tma.Load | tma.Store) -> list[_Piece]:
     width, swizzle = (layout.width, layout.span) if isinstance(layout, Paneled) else (op.columns, 0)
     others = [axis for axis in reversed(range(len(op.box))) if axis not in op.axes]
     axes, ones = (*op.axes[::-1], *others), [1] * len(others)
+    rows = (op.every, op.first) if isinstance(op, tma.Load) else (1, 0)
     return [
-        _Piece(TensorMap(op.tensor.name, axes, (width, count, *ones), swizzle), row, column)
+        _Piece(TensorMap(op.tensor.name, axes, (width, count, *ones), swizzle, *rows), row, column)
         for column in range(0, op.columns, width)
         for row, count in _shares(op.rows)
     ]
@@ -90,6 +91,12 @@ def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, 
     indices = [*lead, _moved(x, row, piece.row), _moved(x, column, piece.column)]
     pointer = pointer_to(x.b, x.memories[op.tile], indices, [x.depth(v) for v in op.place])
     shifts, origin = dict(zip(op.axes, (piece.row, piece.column), strict=True)), x.all(op.origin)
+    if piece.map.every > 1:
+        down, across = op.axes
+        before = x.b.scalar("mul", x.memories[op.tensor].strides[down], piece.map.first)
+        grain = TMA_GRAIN // tile.allocation(op.tile).type.dtype.bytes
+        grains = x.b.scalar("floordiv", x.b.scalar("add", origin[across], before), grain)
+        origin[across] = x.b.scalar("mul", grains, grain)
     at = [x.b.cast(_moved(x, origin[axis], shifts.get(axis, 0)), I32) for axis in piece.map.axes]
     return pointer, at
 

@@ -13,7 +13,7 @@ from typing import Any, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import TMA_ALIGNMENT
+from tiledsl.arch import TMA_ALIGNMENT, TMA_GRAIN
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Bools, Ints
@@ -85,15 +85,36 @@ def _lanes_of(c: Cohort, values: Sequence[Any]) -> Ints:
     return found
 
 
+def _rows(span: Span, axes: Sequence[int], every: int, first: int) -> tuple[Span, int]:
+    """Every so many-th row of a tensor, as a `TensorMap` describes it, and what the coordinate of column 0 is then.
+    axes: along a column, and along a row."""
+    if every == 1:
+        return span, 0
+    (down, across), dims, strides = axes, list(span.dims), list(span.strides)
+    before = first * strides[down]
+    dims[down], dims[across] = -(-(dims[down] - first) // every), dims[across] + before
+    strides[down] *= every
+    return replace(span, dims=tuple(dims), strides=tuple(strides)), before
+
+
 def _sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
     """The box, and where it is in shared memory."""
-    if isinstance(op, (tma.Load, tma.Store)):
-        return _tile_sides(c, op, values)
+    box, transfer = (_tile_sides if isinstance(op, (tma.Load, tma.Store)) else _map_sides)(c, op, values)
+    column, grain = box.start[:, box.axes[-1]], TMA_GRAIN // box.tensor.elements.itemsize
+    if (wrong := column % grain != 0).any():
+        message = f"{op.name} begins at element {int(column[np.argmax(wrong)])} of a row of {box.tensor.label}"
+        fix = f"begin at a multiple of {grain} elements: 16 bytes, else a GPU stops with an illegal instruction"
+        raise EmulatorError(message, op.loc, fix)
+    return box, transfer
+
+
+def _map_sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
     assert isinstance(op, (tma.MapLoad, tma.MapStore))
     described = c.chunk.run.kernel.tensor_maps[op.map]
     tensor, first = c.chunk.run.tensors[described.tensor], op.operands.index(op.coordinates[0])
     start = np.zeros((int(c.active().sum()), len(tensor.dims)), np.int64)
     start[:, list(described.axes)] = _lanes_of(c, values[first : first + len(op.coordinates)])
+    tensor, _ = _rows(tensor, described.axes[1::-1], described.every, described.first)
     box = _Box(tensor, described.axes[::-1], described.box[::-1], start)
     span, size = span_of(c, op, values[0]), prod(described.box) * tensor.elements.itemsize
     chunk = _lanes_of(c, [checked(c, op, span, values[0], size, TMA_ALIGNMENT)]) // CHUNK
@@ -101,11 +122,18 @@ def _sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
     return box, _transfer(c, op, span.label, span.base, at)
 
 
-def _tile_sides(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
+def _tile_sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
+    assert isinstance(op, (tma.Load, tma.Store))
     rank, type_ = len(op.place), op.tile.type
     assert isinstance(type_, SharedType)
     tile, place, tensor, origin = values[0], values[1 : 1 + rank], values[1 + rank], values[2 + rank :]
-    box = _Box(tensor, op.axes, (op.rows, op.columns), _lanes_of(c, origin[: len(op.origin)]))
+    first = _lanes_of(c, origin[: len(op.origin)])
+    if isinstance(op, tma.Load):
+        tensor, before = _rows(tensor, op.axes, op.every, op.first)
+        if op.every > 1:
+            grain = TMA_GRAIN // tensor.elements.itemsize
+            first[:, op.axes[1]] = (first[:, op.axes[1]] + before) // grain * grain
+    box = _Box(tensor, op.axes, (op.rows, op.columns), first)
     require_within(c, op, op.name, tile.label, place, tile.dims, (*[1] * (rank - 2), op.rows, op.columns))
     start = _lanes_of(c, [Place(c, op, tile, place, type_, 1).address])
     row, pitch = (columns * type_.dtype.bytes for columns in (op.columns, type_.dims[-1]))
