@@ -46,7 +46,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = {"tiledsl/py.typed"}
+    expected = {"tiledsl/py.typed", *(f"tiledsl/inspect/report/page.{kind}" for kind in ("html", "css", "js"))}
     for folder, package in ((ROOT / "tiledsl", "tiledsl"), (ROOT / "backends/ptx", "tiledsl/backends/ptx")):
         expected |= {f"{package}/{path.relative_to(folder)}" for path in folder.rglob("*.py")}
     assert "tiledsl/backends/ptx/lower.py" in expected
