@@ -147,6 +147,8 @@ def test_each_instruction_has_what_the_listing_has(report: Report) -> None:
         assert line.endswith(sass.texts[i])
         assert report.ptx.lines[sass.ptx[i]] == int(ptx)
         assert python == f"shared_tiled.py:{chain(report, sass.places[i])[0]}"
+    waiting = {i for i, c in enumerate(sass.controls) if c[1:7] != "------"}
+    assert sass.awaited and {place for place, _ in sass.awaited} <= waiting
     columns = (sass.addresses, sass.controls, sass.live, sass.texts, sass.places, sass.ptx)
     assert {len(column) for column in columns} == {len(sass.texts)}
 

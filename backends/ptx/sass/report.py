@@ -20,6 +20,7 @@ from tiledsl.backends.ptx.sass.iteration import full_iteration
 from tiledsl.backends.ptx.sass.live import live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
+from tiledsl.backends.ptx.sass.scoreboards import awaited
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.errors import Loc
 from tiledsl.tables import table
@@ -40,6 +41,11 @@ class SassReport:
     def live(self) -> list[int]:
         """How many registers are alive at each instruction."""
         return [mask.bit_count() for mask in live_registers(self.program)]
+
+    @cached_property
+    def awaited(self) -> list[tuple[int, ...]]:
+        """Of each instruction the places of those whose scoreboards it waits for."""
+        return awaited(self.program)
 
     @cached_property
     def hottest(self) -> Loop | None:

@@ -98,7 +98,8 @@ class Ptx:
 class Sass:
     """Up to `ptx` a column for each field, with one value an instruction.
 
-    ptx: an index into `Ptx.lines`, -1 for none. live: general registers. labels: names of instructions. loops: their
+    ptx: an index into `Ptx.lines`, -1 for none. live: general registers. awaited: for each instruction that
+    waits, those whose scoreboards it waits for. labels: names of instructions. loops: their
     first and last instruction; hottest: an index into them, -1 without a loop. spills: (place, stores, loads) of local
     memory. unknown: opcodes whose operands are not fully known, so that more registers may be live.
     """
@@ -109,6 +110,7 @@ class Sass:
     texts: list[str]
     places: list[int]
     ptx: list[int]
+    awaited: list[tuple[int, tuple[int, ...]]]
     labels: list[tuple[str, int]]
     loops: list[tuple[int, int]]
     hottest: int

@@ -167,7 +167,7 @@ class Pane {
     Object.assign(this, { texts, before });
     const widest = highest(texts.map((text) => text.length + 3 * (text.split("\t").length - 1))); // a tab takes four columns at most
     this.sizer.style.height = texts.length * ROW + "px";
-    this.sizer.style.width = `calc(${widest + (this.name === "sass" ? 46 : 12)}ch)`;
+    this.sizer.style.width = `calc(${widest + (this.name === "sass" ? 48 : 12)}ch)`;
     this.draw();
   }
 
@@ -227,6 +227,17 @@ class Pane {
     if (!this.visible()(row)) this.rows.scrollTop = Math.max(0, (row + 0.5) * ROW - this.rows.clientHeight / 2);
   }
 
+  // Arrows between rows, on the left.
+  point(pairs) {
+    this.sizer.querySelectorAll(".arrow").forEach((arrow) => arrow.remove());
+    for (const [from, to] of pairs.slice(0, 100)) {
+      const arrow = element("div", { class: "arrow" + (from > to ? " up" : "") });
+      arrow.style.top = (Math.min(from, to) + 0.5) * ROW + "px";
+      arrow.style.height = Math.abs(to - from) * ROW + "px";
+      this.sizer.append(arrow);
+    }
+  }
+
   // To the next row, forwards or backwards and around, that `wanted` wants.
   next(step, wanted) {
     const count = this.texts.length;
@@ -275,6 +286,9 @@ class Page {
     for (const [name, title] of [["python", "Python"], ["ir", "IR"], ["ptx", "PTX"], ["sass", "SASS"]]) this.panes[name] = new Pane(name, title, this);
     document.getElementById("panes").append(...PANES.map((name) => this.panes[name].root));
     this.found = new Map();
+    this.awaited = new Map((data.sass || { awaited: [] }).awaited);
+    this.waiters = new Map();
+    for (const [to, setters] of this.awaited) for (const from of setters) this.waiters.set(from, [...(this.waiters.get(from) || []), to]);
     this.toggles();
     this.slider();
     this.stage(this.data.ir.stages.length - 1);
@@ -299,7 +313,7 @@ class Page {
     const most = highest(sass.live);
     const address = (row) => sass.addresses[row].toString(16).padStart(4, "0");
     this.panes.sass.fill(sass.texts, (row) => [
-      element("span", { class: "at", title: sass.places[row] < 0 ? "no Python line" : this.name(sass.places[row]) }, (sass.places[row] < 0 ? "-" : " ") + address(row)),
+      element("span", { class: "sign" }), element("span", { class: "at", title: sass.places[row] < 0 ? "no Python line" : this.name(sass.places[row]) }, (sass.places[row] < 0 ? "-" : " ") + address(row)),
       element("span", { class: "label", title: labels.get(row) }, labels.get(row) || ""),
       element("span", { class: "control", title: control(sass.controls[row]) }, sass.controls[row]),
       element("span", { class: "live", title: sass.live[row] + " live registers", style: `--part: ${(100 * sass.live[row]) / most}%` }, String(sass.live[row])),
@@ -357,7 +371,10 @@ class Page {
     const parts = PANES.filter((name) => name !== pane).map((name) => count(name, { python: "Python", ir: "IR", ptx: "PTX", sass: "SASS" }[name]));
     const place = pane === "python" ? -1 : { ir: this.index.body.places, ptx: this.data.ptx.places, sass: this.index.sass.places }[pane][row];
     const from = pane === "python" ? "" : place < 0 ? ", from no Python line" : ", from " + this.name(place);
-    const code = pane === "sass" ? " \u2014 " + control(this.data.sass.controls[row]) : "";
+    const at = (row) => this.data.sass.addresses[row].toString(16).padStart(4, "0");
+    const set = pane === "sass" && this.awaited.get(row) ? `, set at ${this.awaited.get(row).map(at).join(", ")}` : "";
+    const waiting = pane === "sass" && this.waiters.get(row) ? `; awaited at ${this.waiters.get(row).map(at).join(", ")}` : "";
+    const code = pane === "sass" ? " \u2014 " + control(this.data.sass.controls[row]).replace(/^waits for scoreboard [\d, ]*\d/, "$&" + set) + waiting : "";
     document.getElementById("status").textContent = `Lines that belong to this one: ${parts.join(", ")}${from}${code}`;
   }
 
@@ -367,6 +384,8 @@ class Page {
       if (this.panes[name].before) this.panes[name].light(found[name], name === pane ? row : -1);
     }
     if (this.cursor) this.cursor(found.sass);
+    const arrows = pane !== "sass" ? [] : [...(this.awaited.get(row) || []).map((from) => [from, row]), ...(this.waiters.get(row) || []).map((to) => [row, to])];
+    this.panes.sass.point(arrows);
   }
 
   clear() {

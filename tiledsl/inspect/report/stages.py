@@ -72,6 +72,7 @@ def sass_stage(report: SassReport, ptx: Ptx, places: Places) -> Sass:
         texts=[s.text for s in sasses],
         places=[places.of(s.loc) for s in sasses],
         ptx=[rows.get(s.ptx_line, -1) for s in sasses],
+        awaited=[(place, setters) for place, setters in enumerate(report.awaited[: report.end]) if setters],
         labels=[(name, place) for name, place in program.labels.items() if place < report.end],
         loops=[(loop.body[0], loop.body[-1]) for loop in program.loops],
         hottest=program.loops.index(hottest) if hottest is not None else -1,
