@@ -17,11 +17,12 @@ LOC = re.compile(
 NAME = re.compile(r"^(\S+):\n\t\.b8\t([\d,]+),0$", re.MULTILINE)
 """A label of the section .debug_str and the name of a function there, as `debuginfo.restore_locations` writes them."""
 
-SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in '%"\\\\')
+SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in '%"\\&?')
+"""nvdisasm moves what follows a blank and & or ? to a later column."""
 
 
 def encode_path(path: str) -> str:
-    """A path as ptxas takes it between quotes: ASCII without escapes, anything else as %XX."""
+    """A path as ptxas takes it between quotes, and nvdisasm prints it: ASCII without escapes, anything else as %XX."""
     return quote(path, safe=SAFE)
 
 
