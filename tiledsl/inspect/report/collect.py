@@ -98,11 +98,11 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
 
 
 def _build(kernel: TileKernel, spec: Specialization, arch: str, settings: Mapping[str, Any]) -> _Built:
-    from tiledsl.backends.ptx.codegen import emit_ptx
-
     try:
         made = kernel.compile(arch, **settings)
     except ToolNotFoundError as error:
+        from tiledsl.backends.ptx.codegen import emit_ptx
+
         with deep_recursion():
             low, written = lower(kernel.signature, spec, arch)
             ptx = emit_ptx(low, target_named(arch))[1]

@@ -2,7 +2,7 @@
 
 A *place* is an index into `Report.places`, -1 for none: a position in the user's Python, with the place of the call for
 what was inlined. All stages share these places, so two lines belong together if their places agree. `related` in
-page.js says how.
+links.js says how.
 """
 
 from __future__ import annotations

@@ -1,124 +1,4 @@
-"use strict";
-// The page of a report. The first part knows which lines belong together and needs no document, so that it can be tested
-// alone; the rest draws. All texts of the user become text nodes: nothing here makes markup of a string.
-
-const PANES = ["python", "ir", "ptx", "sass"];
-
-// Rows of the Python pane: a line with the name of its file before each function, then its lines.
-function pythonRows(data) {
-  return data.python.flatMap((chunk) => {
-    let quoted = false;
-    const lines = chunk.lines.map((text, i) => {
-      const inside = quoted;
-      if ((text.match(/"""/g) || []).length % 2) quoted = !quoted;
-      return { file: chunk.file, line: chunk.first + i, text, quoted: inside };
-    });
-    return [{ file: chunk.file, line: 0, text: data.files[chunk.file] }, ...lines];
-  });
-}
-
-// The place itself, and those of the calls that it was inlined into.
-function chain(data, place) {
-  const found = [];
-  for (; place >= 0; place = data.places[place][3]) found.push(place);
-  return found;
-}
-
-const lineOf = (data, place) => data.places[place].slice(0, 2).join(":");
-
-function byKey(count, keysOf) {
-  const found = new Map();
-  for (let row = 0; row < count; row++)
-    for (const key of keysOf(row)) found.has(key) ? found.get(key).push(row) : found.set(key, [row]);
-  return found;
-}
-
-// What the links are made of: rows by Python line ("file:line", callers too) and by place, of each pane.
-function makeIndex(data, stage) {
-  const body = data.ir.bodies[data.ir.stages[stage].body];
-  const python = pythonRows(data);
-  const sass = data.sass || { places: [], ptx: [], texts: [] };
-  const lines = (places) => byKey(places.length, (row) => new Set(chain(data, places[row]).map((p) => lineOf(data, p))));
-  const exact = (places) => byKey(places.length, (row) => (places[row] < 0 ? [] : [places[row]]));
-  return {
-    body,
-    python,
-    sass,
-    pythonByLine: byKey(python.length, (row) => (python[row].line ? [python[row].file + ":" + python[row].line] : [])),
-    lines: { ir: lines(body.places), ptx: lines(data.ptx.places), sass: lines(sass.places) },
-    exact: { ir: exact(body.places), ptx: exact(data.ptx.places) },
-    sassByPtx: byKey(sass.ptx.length, (row) => (sass.ptx[row] < 0 ? [] : [sass.ptx[row]])),
-  };
-}
-
-// The rows of every pane that belong to a row of one: all that it became, and all that it came from.
-function related(data, index, pane, row) {
-  const found = { python: [], ir: [], ptx: [], sass: [] };
-  found[pane] = [row];
-  if (pane === "python") {
-    const key = index.python[row].file + ":" + index.python[row].line;
-    for (const other of ["ir", "ptx", "sass"]) found[other] = index.lines[other].get(key) || [];
-    return found;
-  }
-  const ptx = pane === "sass" ? index.sass.ptx[row] : pane === "ptx" ? row : -1;
-  const own = { ir: index.body.places, ptx: data.ptx.places, sass: index.sass.places }[pane][row];
-  const seen = new Set(chain(data, own).map((p) => lineOf(data, p)));
-  found.python = [...seen].flatMap((key) => index.pythonByLine.get(key) || []);
-  if (pane === "ir") {
-    found.ptx = index.exact.ptx.get(own) || [];
-    found.sass = found.ptx.flatMap((each) => index.sassByPtx.get(each) || []);
-    return found;
-  }
-  // A place with a column is that of one op; where no op has it, the line is what is known.
-  const place = ptx >= 0 && data.ptx.places[ptx] >= 0 ? data.ptx.places[ptx] : own;
-  found.ir = index.exact.ir.get(place) || (place < 0 ? [] : index.lines.ir.get(lineOf(data, place)) || []);
-  if (pane === "sass") found.ptx = ptx >= 0 ? [ptx] : [];
-  else found.sass = index.sassByPtx.get(row) || [];
-  return found;
-}
-
-// What a control code says: "B0-2---:R-:W3:Y:S04".
-function control(code) {
-  const [waits, read, write, yields, stall] = code.split(":");
-  const awaited = [...waits.slice(1)].filter((c) => c !== "-").join(", ");
-  return [
-    awaited && "waits for scoreboard " + awaited,
-    write[1] !== "-" && "its result sets scoreboard " + write[1],
-    read[1] !== "-" && "its operands, once read, set scoreboard " + read[1],
-    yields === "Y" && "yields to another warp",
-    "stalls " + (stall === "S01" ? "1 clock" : Number(stall.slice(1)) + " clocks"),
-  ].filter(Boolean).join("; ");
-}
-
-// -- coloured text ------------------------------------------------------------------------------------------------------
-
-const STRING = ["q", /"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/];
-const NUMBER = ["d", /\b(?:0[xXfFdD][0-9a-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b/];
-const TOKENS = {
-  python: [["x", /#.*/], ["q", /""".*?(?:"""|$)/], STRING,
-    ["w", /\b(?:def|return|for|in|if|elif|else|while|with|as|and|or|not|is|None|True|False|lambda|pass|assert|break|continue|import|from)\b|^\s*@[\w.]+/],
-    NUMBER],
-  ir: [STRING, ["v", /%\w+/], ["w", /\b[a-z]\w*\.[a-z_]\w*\b|\bkernel\b/], NUMBER],
-  ptx: [["x", /\/\/.*/], STRING, ["v", /%\w+|\$\w+/], ["w", /^\s*(?:@!?%\w+\s+)?\.?[a-z][\w.:]*/], NUMBER],
-  sass: [["w", /^(?:@!?U?P\w+ +)?[A-Z][\w.]*/], ["v", /\b(?:U?R|U?P|SB|B)(?:\d+|Z|T)\b|\.reuse/], ["d", /\b0x[0-9a-f]+\b|\b\d+(?:\.\d+)?\b/]],
-};
-const SCANNERS = Object.fromEntries(Object.entries(TOKENS).map(([pane, kinds]) =>
-  [pane, new RegExp(kinds.map(([, pattern]) => "(" + pattern.source + ")").join("|"), "g")]));
-
-// The pieces of a line: [class or "", text].
-function pieces(pane, text) {
-  const found = [];
-  let end = 0;
-  for (const match of text.matchAll(SCANNERS[pane])) {
-    if (match.index > end) found.push(["", text.slice(end, match.index)]);
-    found.push([TOKENS[pane][match.slice(1).findIndex((part) => part !== undefined)][0], match[0]]);
-    end = match.index + match[0].length;
-  }
-  if (end < text.length) found.push(["", text.slice(end)]);
-  return found;
-}
-
-// -- the page -----------------------------------------------------------------------------------------------------------
+// The page of a report. All texts of the user become text nodes: nothing here makes markup of a string.
 
 function element(name, settings, ...children) {
   const made = document.createElement(name);
@@ -263,7 +143,7 @@ class Pane {
   }
 
   key(event) {
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (!this.texts.length || event.ctrlKey || event.altKey || event.metaKey) return;
     const page = Math.max(1, Math.floor(this.rows.clientHeight / ROW) - 1), last = this.texts.length - 1;
     const from = this.here < 0 ? Math.floor(this.rows.scrollTop / ROW) - 1 : this.here;
     const to = { ArrowDown: from + 1, ArrowUp: from - 1, PageDown: from + page, PageUp: from - page, Home: 0, End: last }[event.key];
@@ -283,7 +163,7 @@ class Page {
     this.data = data;
     this.pass = -1;
     this.panes = {};
-    for (const [name, title] of [["python", "Python"], ["ir", "IR"], ["ptx", "PTX"], ["sass", "SASS"]]) this.panes[name] = new Pane(name, title, this);
+    for (const name of PANES) this.panes[name] = new Pane(name, TITLES[name], this);
     document.getElementById("panes").append(...PANES.map((name) => this.panes[name].root));
     this.found = new Map();
     this.awaited = new Map((data.sass || { awaited: [] }).awaited);
@@ -328,7 +208,7 @@ class Page {
         pane.hidden = !pane.hidden;
         button.setAttribute("aria-pressed", String(!pane.hidden));
         box.classList.toggle("few", PANES.some((each) => this.panes[each].root.hidden));
-      } }, { python: "Python", ir: "IR", ptx: "PTX", sass: "SASS" }[name]);
+      } }, TITLES[name]);
       shown.append(button);
     }
   }
@@ -367,8 +247,7 @@ class Page {
     const found = related(this.data, this.index, pane, row);
     this.light(found, pane, row);
     if (!keep) history.replaceState(null, "", "#" + this.link(pane, row));
-    const count = (name, title) => `${found[name].length} ${title}`;
-    const parts = PANES.filter((name) => name !== pane).map((name) => count(name, { python: "Python", ir: "IR", ptx: "PTX", sass: "SASS" }[name]));
+    const parts = PANES.filter((name) => name !== pane).map((name) => `${found[name].length} ${TITLES[name]}`);
     const place = pane === "python" ? -1 : { ir: this.index.body.places, ptx: this.data.ptx.places, sass: this.index.sass.places }[pane][row];
     const from = pane === "python" ? "" : place < 0 ? ", from no Python line" : ", from " + this.name(place);
     const at = (row) => this.data.sass.addresses[row].toString(16).padStart(4, "0");
@@ -601,7 +480,7 @@ function show() {
   drawCheck(data, page);
   drawProvenance(data);
   page.follow();
+  return page;
 }
 
-if (typeof document !== "undefined") show();
-else module.exports = { PANES, chain, control, makeIndex, pieces, related };
+show();
