@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -239,6 +240,60 @@ def test_colors_change_no_line() -> None:
         assert plain == lines
 
 
+# -- the report --------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "k.html"
+    arguments = ["--const", "T=4", "--check", "M=5", "--check", "N=6", "--check", "K=7"]
+    assert main(["report", f"{TILED}:shared_tiled", "-o", str(file), *arguments]) == 0
+    assert capsys.readouterr().out.startswith(f"{file}: 0.")
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "<title>shared_tiled(T=4) for sm_90a</title>" in text
+
+
+def test_the_data_of_a_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["report", TILED, "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["version"] == 1
+    assert main(["report", TILED, "--json", "-o", str(tmp_path / "k.json")]) == 0
+    assert (tmp_path / "k.json").read_text() == printed
+
+
+def test_a_report_has_the_name_of_its_kernel(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", TILED]) == 0
+    assert (tmp_path / "shared_tiled.html").exists() and "0 findings" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("nowhere.py:naive", [], "there is no Python file nowhere.py"),
+        (f"{TILED}:nothing", [], "It defines: shared_tiled"),
+        (TILED, ["--check", "Q=3"], "shared_tiled has no size or scalar 'Q'. It has: K, M, N"),
+        ("refused.py:refused", [], "refused.py:7:"),
+        ("refused.py:unknown", [], "nothing"),
+    ],
+)
+def test_no_report_of_what_fails(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kernel: str, options: list[str], message: str
+) -> None:
+    (tmp_path / "refused.py").write_text(REFUSED)
+    asked = kernel.replace("refused.py", str(tmp_path / "refused.py"))
+    assert main(["report", asked, "-o", str(tmp_path / "k.html"), *options]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err and "Traceback" not in printed.err and not printed.out
+    assert not (tmp_path / "k.html").exists()
+
+
+def test_a_report_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["report", TILED, "-o", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"cannot write {tmp_path}: Is a directory\n  fix: give another file with -o\n"
+
+
 # -- as a program: folders, files and terminals as they come ----------------------------------------------
 
 
@@ -333,7 +388,7 @@ def test_a_terminal_with_ascii_alone(folder: Path) -> None:
 @pytest.mark.parametrize("columns", ["0", "1", "5", "20", "x"])
 def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    for command in ("", "show", "explain", "bench", "cache"):
+    for command in ("", "show", "explain", "report", "bench", "cache"):
         with pytest.raises(SystemExit) as ended:
             main([*command.split(), "--help"])
         assert ended.value.code == 0
@@ -364,8 +419,8 @@ def test_ir_locations() -> None:
         '  control.for %x @ "c.py":8:1 (%k: f32) {'
     )
     assert list(read_ir(text)) == [
-        Line("  %v = arith.add %a, %b : f32", Loc('a "b".py', 7)),
-        Line("  control.for %x (%k: f32) {", Loc("c.py", 8)),
+        Line("  %v = arith.add %a, %b : f32", Loc('a "b".py', 7, 3, 9, "f", Loc("c.py", 9)), 1),
+        Line("  control.for %x (%k: f32) {", Loc("c.py", 8), 2),
     ]
 
 
@@ -375,11 +430,11 @@ def test_ptx_locations() -> None:
         "\t.section .debug_str\n\tx\n"
     )
     assert list(read_ptx(text)) == [
-        Line(".entry f()"),
-        Line("{"),
-        Line("\tadd.f32 %f1, %f2, %f3;", Loc("/k.py", 12)),
-        Line("\tret;", Loc("/k.py", 12)),
-        Line("}"),
+        Line(".entry f()", None, 1),
+        Line("{", None, 2),
+        Line("\tadd.f32 %f1, %f2, %f3;", Loc("/k.py", 12, 5), 5),
+        Line("\tret;", Loc("/k.py", 12, 5), 6),
+        Line("}", None, 7),
     ]
 
 
@@ -402,4 +457,4 @@ def test_llvm_locations_are_numbers_of_places() -> None:
         '; line 1: "/d/k.py":3\n'
         '; line 2: "/d/k.py":5\n'
     )
-    assert list(read_llvm(text)) == [Line("  %x = add i32 %a, %b", Loc("/d/k.py", 5))]
+    assert list(read_llvm(text)) == [Line("  %x = add i32 %a, %b", Loc("/d/k.py", 5), 1)]

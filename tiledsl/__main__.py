@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | opt | bench | cache``."""
+"""The command line: ``python -m tiledsl show | explain | report | opt | bench | cache``."""
 
 from __future__ import annotations
 
@@ -75,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_kernel(explain, _explain)
     explain.add_argument("what", choices=EXPLAIN)
 
+    report = commands.add_parser("report", help="write all that is known of a kernel into one HTML file")
+    _add_kernel(report, _report)
+    report.add_argument("-o", "--output", metavar="FILE", help="KERNEL.html unless given; - for the standard output")
+    report.add_argument("--json", action="store_true", help="the data alone, to the standard output unless -o is given")
+    check = "run the kernel on the emulator with its checks, on zeros: sizes and scalars by name"
+    report.add_argument("--check", action="append", default=[], metavar="M=64", help=check)
+
     opt = commands.add_parser("opt", help="run passes on kernels in the textual IR, and print what becomes of them")
     opt.add_argument("file", metavar="FILE", help="a .tir file, or - for the standard input")
     opt.add_argument("--pass", dest="passes", metavar="NAME,NAME", default="", help="in this order; without it, all")
@@ -117,6 +124,27 @@ def _asked(arguments: argparse.Namespace) -> tuple[TileKernel, dict[str, Any]]:
 def _explain(arguments: argparse.Namespace) -> int:
     kernel, settings = _asked(arguments)
     print(kernel.compile(arguments.arch, **settings).explain(arguments.what))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from tiledsl.inspect.report.collect import collect
+    from tiledsl.inspect.report.page import page
+
+    kernel, settings = _asked(arguments)
+    found = collect(kernel, arguments.arch, settings, arguments.check)
+    text = found.to_json(indent=1) + "\n" if arguments.json else page(found)
+    output = arguments.output or ("-" if arguments.json else f"{kernel.name}.html")
+    if output == "-":
+        sys.stdout.write(text)
+        return 0
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TileError(
+            f"cannot write {output}: {error.strerror or error}\n  fix: give another file with -o"
+        ) from error
+    print(f"{output}: {len(text) / 2**20:.2f} MiB, {len(found.findings)} findings")
     return 0
 
 

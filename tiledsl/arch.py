@@ -158,22 +158,26 @@ class Target:
         return capability[0] == self.capability[0] and capability[1] >= self.capability[1]
 
     def occupancy(self, *, registers: int, shared: int, threads: int) -> Occupancy:
-        """How many blocks of `threads` threads, each with `registers`, and `shared` bytes fit on an SM.
+        """How many blocks of `threads` threads, each with `registers`, and `shared` bytes fit on an SM."""
+        limits = self.block_limits(registers=registers, shared=shared, threads=threads)
+        limiter = min(limits, key=lambda name: limits[name])
+        blocks = limits[limiter]
+        return Occupancy(blocks, limiter, blocks * -(-threads // WARP) / self.max_warps_per_sm)
+
+    def block_limits(self, *, registers: int, shared: int, threads: int) -> dict[str, int]:
+        """How many such blocks each resource of an SM holds.
 
         Registers are allocated to warps of one partition of the SM, so its share is what must hold whole warps
         (CUDA occupancy calculator).
         """
         warps = -(-threads // WARP)
         of_warp = max(1, _up(registers, REGISTER_UNIT)) * WARP
-        limits = {
+        return {
             "threads": self.max_warps_per_sm // warps,
             "blocks": self.max_blocks_per_sm,
             "registers": REGISTERS_PER_SM // PARTITIONS // of_warp * PARTITIONS // warps,
             "shared memory": self.shared_per_sm // (_up(shared, SHARED_UNIT) + SHARED_RESERVED),
         }
-        limiter = min(limits, key=lambda name: limits[name])
-        blocks = limits[limiter]
-        return Occupancy(blocks, limiter, blocks * warps / self.max_warps_per_sm)
 
 
 def _up(number: int, unit: int) -> int:

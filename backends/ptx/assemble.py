@@ -78,6 +78,12 @@ def assemble(
     return Assembled(cubin, ptx, usage)
 
 
+def flags(arch: str, level: int) -> tuple[str, ...]:
+    """The options of ptxas that the code depends on."""
+    # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
+    return f"--gpu-name={arch}", "--generate-line-info", "--fmad=false", f"--opt-level={level}"
+
+
 def parse_usage(output: str, name: str) -> dict[str, int]:
     """Read the resources of entry `name` from the output of ``ptxas -v``."""
     memory = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -92,9 +98,7 @@ def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) ->
     with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
         source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx.rstrip("\n") + "\n")  # ptxas 13.5 may crash on a last line without an end
-        # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
-        options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
-        command = [str(ptxas), *options, f"--opt-level={level}", f"--output-file={result}", str(source)]
+        command = [str(ptxas), "--verbose", *flags(target.name, level), f"--output-file={result}", str(source)]
         pipe, both = subprocess.PIPE, subprocess.STDOUT
         with subprocess.Popen(command, stdout=pipe, stderr=both, text=True, env=_environment()) as process:
             meanwhile()

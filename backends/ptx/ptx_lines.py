@@ -17,11 +17,12 @@ LOC = re.compile(
 NAME = re.compile(r"^(\S+):\n\t\.b8\t([\d,]+),0$", re.MULTILINE)
 """A label of the section .debug_str and the name of a function there, as `debuginfo.restore_locations` writes them."""
 
-SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in '%"\\\\')
+SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in '%"\\&?')
+"""nvdisasm moves what follows a blank and & or ? to a later column."""
 
 
 def encode_path(path: str) -> str:
-    """A path as ptxas takes it between quotes: ASCII without escapes, anything else as %XX."""
+    """A path as ptxas takes it between quotes, and nvdisasm prints it: ASCII without escapes, anything else as %XX."""
     return quote(path, safe=SAFE)
 
 
@@ -42,13 +43,20 @@ class PtxLines:
         files = {number: decode_path(path) for number, path in FILE.findall(self.ptx)}
         names = {label: bytes(map(int, text.split(","))).decode() for label, text in NAME.findall(self.ptx)}
 
-        def loc(match: re.Match[str]) -> Loc:
+        def loc(match: re.Match[str], before: Loc | None) -> Loc:
             file, line, column, label, *call = match.groups()
             caller = Loc(files.get(call[0], ""), int(call[1]), int(call[2])) if label else None
+            if caller is not None and before is not None and str(before) == str(caller):
+                caller = before  # which knows its own caller
             return Loc(files.get(file, ""), int(line), int(column), function=names.get(label, ""), caller=caller)
 
-        found = ((number, LOC.match(line)) for number, line in enumerate(self.lines, 1) if ".loc" in line)
-        return [(number, loc(match)) for number, match in found if match]
+        marks: list[tuple[int, Loc]] = []
+        for number, line in enumerate(self.lines, 1):
+            if ".loc" in line and (match := LOC.match(line)):
+                # The directive of a caller stands on the line before.
+                before = marks[-1][1] if marks and marks[-1][0] == number - 1 else None
+                marks.append((number, loc(match, before)))
+        return marks
 
     def location(self, number: int) -> Loc:
         """The Python location of PTX line `number`: that of the last ``.loc`` at or above it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -41,6 +42,12 @@ class Tool:
         path = self.path()
         stat = path.stat()
         return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+
+    def release(self) -> str:
+        """What ``--version`` says, as "Cuda compilation tools, release 13.0, V13.0.88"."""
+        done = subprocess.run([str(self.path()), "--version"], capture_output=True, text=True, check=False, timeout=60)
+        lines = [line for line in done.stdout.splitlines() if "release" in line]
+        return lines[0].strip() if lines else "no release named"
 
 
 PTXAS = Tool("ptxas", "TILEDSL_PTXAS", "nvidia-cuda-nvcc")

@@ -35,7 +35,7 @@ from tiledsl.dims import K, M
 from tiledsl.errors import CompileErrors, EmulatorError, KernelArgumentError
 from tiledsl.gemm import gemm
 from tiledsl.gemm.apart import apart_consts, pays
-from tiledsl.gemm.choice import Variant, best
+from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import described
@@ -208,14 +208,14 @@ EXTENTS = st.integers(1, 8192)
 )
 def test_every_choice_fits(m: int, n: int, k: int, a: bool, b: bool, unaligned: tuple[bool, bool]) -> None:
     """Shared memory, for lines of 2, 4 and 8 parts, and what the role that orders them takes for granted."""
-    chosen = best(1, m, n, k, (a, b), 2, apart=True)
+    chosen = best(1, m, n, k, (a, b), FEW_REGISTERS, apart=True)
     consts = apart_consts(chosen, k, unaligned)
     rows, columns, instances = chosen.tile
     assert chosen.along_m == 1 and consts["STAGES"] >= 2 and consts["APART"] >= 2
     along = (b, a) if chosen.exchanged else (a, b)
     loaded = unaligned[::-1] if chosen.exchanged else unaligned
     for parts in (2, 4, 8):
-        used = 0 if chosen.parts else 2 * instances * rows * 128
+        used = (1 if chosen.parts else 2) * instances * rows * 128
         for extent, along_k, part in zip((rows, columns), along, loaded, strict=True):
             lines, length = (extent, consts["BK"]) if along_k else (consts["BK"], extent)
             assert length % 64 == 0

@@ -12,6 +12,7 @@ from tiledsl.backends.ptx.sass.control import check_target, decode_control
 from tiledsl.backends.ptx.sass.live import live_registers
 from tiledsl.backends.ptx.sass.operands import decode_operands
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
+from tiledsl.backends.ptx.sass.scoreboards import awaited
 from tiledsl.errors import TileError
 
 SAMPLES = [(name, target) for target in TARGETS for name in samples(target)]
@@ -52,17 +53,58 @@ def test_whoever_uses_a_loaded_register_waits_for_its_barrier(target: str) -> No
 
 def _waited(made: SassProgram, load: int) -> int:
     """1 if a use of what the load at `load` writes follows in a straight line, which then has waited."""
-    barrier, results = made.instructions[load].control.write_barrier, made.instructions[load].operands.writes
-    waited = False
+    use = _use(made, load)
+    if use is None:
+        return 0
+    barrier, until = made.instructions[load].control.write_barrier, made.instructions[load + 1 : use + 1]
+    waited = any(barrier in sass.control.waits or sass.base == "DEPBAR" for sass in until)
+    assert waited, f"{made.instructions[load].text} is used by {made.instructions[use].text}"
+    return 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whoever_waits_knows_for_whom(target: str) -> None:
+    """Up to the first use of a load's result something has waited for this load; and each wait is for a scoreboard that
+    the other one set. (ptxas also waits twice for one.)"""
+    for name in samples(target):
+        made = program(name, target)
+        sasses, known = made.instructions, awaited(made)
+        for i, sass in enumerate(sasses):
+            boards = [{sasses[s].control.write_barrier, sasses[s].control.read_barrier} for s in known[i]]
+            assert sass.base == "DEPBAR" or all(sass.control.waits & each for each in boards), sass.text
+            if sass.base in LOADS and sass.control.write_barrier is not None and not sass.operands.conditional:
+                use = _use(made, i)
+                assert use is None or any(i in known[j] for j in range(i + 1, use + 1)), f"{sass.text} at {use}"
+
+
+def _use(made: SassProgram, load: int) -> int | None:
+    """The first use of what the load at `load` writes, if it follows in a straight line."""
     for i in range(load + 1, len(made.instructions)):
-        sass = made.instructions[i]
-        waited |= barrier in sass.control.waits or sass.base == "DEPBAR"
-        if results & (sass.operands.reads | sass.operands.writes):
-            assert waited, f"{made.instructions[load].text} is used by {sass.text}"
-            return 1
+        operands = made.instructions[i].operands
+        if made.instructions[load].operands.writes & (operands.reads | operands.writes):
+            return i
         if made.successors[i] != (i + 1,):
-            return 0
-    return 0
+            return None
+    return None
+
+
+def test_waits_by_hand() -> None:
+    def coded(stall: int, write: int = 7, waits: int = 0) -> int:
+        return (stall | write << 5 | 7 << 8 | waits << 11) << 105
+
+    texts = (
+        "LDS R1, [R0] ;",
+        "LDS R2, [R0] ;",
+        "FADD R3, R1, R2 ;",
+        "LDS R4, [R0] ;",
+        "DEPBAR.LE SB1, 0x1 ;",
+        "FADD R5, R4, R4 ;",
+    )
+    codes = (coded(1, 0), coded(1, 0), coded(1, waits=1), coded(1, 1), coded(1), coded(1, waits=0b11))
+    made = SassProgram(
+        "f", "sm_90a", tuple(Sass(16 * i, t, c) for i, (t, c) in enumerate(zip(texts, codes, strict=True))), {}
+    )
+    assert awaited(made) == [(), (), (0, 1), (), (3,), (3,)]
 
 
 def test_a_control_code_by_hand() -> None:

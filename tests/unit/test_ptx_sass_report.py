@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.ffma_orders import Variant, examine
 from examples.gemm.shared_tiled import shared_tiled as gallery_shared_tiled
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.ptx_lines import encode_path
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.report import SassReport, sass_report
 
@@ -26,6 +28,14 @@ def report() -> SassReport:
 @pytest.fixture(scope="module")
 def gemm() -> SassReport:
     return examine(Variant("shared", 8, 8, "serpentine"))[0]
+
+
+@pytest.mark.parametrize("path", ["/a & b ? c.py", '/ü \\ % "q" <x> $1.py', "/a b/;{}[]'`|~^.py"])
+def test_a_path_comes_back_from_the_cubin(path: str) -> None:
+    ptx = build(shared_tiled(16), TARGETS["sm_90a"]).ptx
+    named = re.sub(r'(?m)^(\s*\.file\s+1) ".*"$', lambda file: f'{file[1]} "{encode_path(path)}"', ptx)
+    sasses = sass_report(assemble(named, TARGETS["sm_90a"], name="shared_tiled").cubin, named).program.instructions
+    assert {sass.loc.file for sass in sasses if sass.loc is not None} == {path}
 
 
 def test_the_hottest_loop(report: SassReport) -> None:

@@ -166,7 +166,7 @@ class Compiled(Image):
     @property
     def label(self) -> str:
         """Name and consts: ``shared_tiled(T=16)``."""
-        return f"{self.name}({', '.join(f'{n}={_shown(v)}' for n, v in self.spec.consts)})"
+        return label_of(self.name, self.spec)
 
     def __repr__(self) -> str:
         r = self.resources
@@ -190,6 +190,11 @@ def _seen(spec: GlobalSpec | None) -> str:
     if spec is None:
         return "absent"
     return f"{spec.dtype} unit={spec.unit} align={spec.align}{' whole' if spec.whole else ''}"
+
+
+def label_of(name: str, spec: Specialization) -> str:
+    """A kernel's name and consts: ``shared_tiled(T=16)``."""
+    return f"{name}({', '.join(f'{n}={_shown(v)}' for n, v in spec.consts)})"
 
 
 def _shown(value: Any) -> str:

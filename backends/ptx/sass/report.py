@@ -20,6 +20,7 @@ from tiledsl.backends.ptx.sass.iteration import full_iteration
 from tiledsl.backends.ptx.sass.live import live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
+from tiledsl.backends.ptx.sass.scoreboards import awaited
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.errors import Loc
 from tiledsl.tables import table
@@ -40,6 +41,11 @@ class SassReport:
     def live(self) -> list[int]:
         """How many registers are alive at each instruction."""
         return [mask.bit_count() for mask in live_registers(self.program)]
+
+    @cached_property
+    def awaited(self) -> list[tuple[int, ...]]:
+        """Of each instruction the places of those whose scoreboards it waits for."""
+        return awaited(self.program)
 
     @cached_property
     def hottest(self) -> Loop | None:
@@ -110,7 +116,7 @@ class SassReport:
     @property
     def max_live(self) -> tuple[int, int]:
         """(most general registers alive at once, the first place where they are)."""
-        return self._most_alive(range(self._end))
+        return self._most_alive(range(self.end))
 
     def _most_alive(self, places: Iterable[int]) -> tuple[int, int]:
         first = max(places, key=lambda place: self.live[place], default=0)
@@ -138,7 +144,7 @@ class SassReport:
 
     def listing(self, loop: Loop | None = None) -> str:
         """All instructions, or those of `loop`: Python line, PTX line, control code, live registers, text."""
-        places = range(self._end) if loop is None else loop.body
+        places = range(self.end) if loop is None else loop.body
         starts = {place: name for name, place in self.program.labels.items()}
         rows = [f"{'python':<24} {'ptx':>6}  {'control':<22} {'live':>4}  instruction"]
         for i in places:
@@ -151,8 +157,8 @@ class SassReport:
             )
         return "\n".join(rows)
 
-    @property
-    def _end(self) -> int:
+    @cached_property
+    def end(self) -> int:
         """Where the code ends: what follows are the jump to itself and the padding that ptxas puts there."""
         used = (i for i, s in enumerate(self.program.instructions) if s.base not in ("NOP", "BRA"))
         return max(used, default=-1) + 1
@@ -165,7 +171,7 @@ class SassReport:
         most, where = self.max_live
         sass = self.program.instructions[where]
         text = (
-            f"{self.program.name} for {self.program.target}: {self._end} instructions, at most {most} registers alive "
+            f"{self.program.name} for {self.program.target}: {self.end} instructions, at most {most} registers alive "
             f"(at {sass.address:04x}, {_short(sass.loc) or 'no Python line'})"
         )
         if self.unknown:

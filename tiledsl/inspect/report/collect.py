@@ -1,0 +1,238 @@
+"""Collects what a report holds from the compiler, which is asked as `k.explain` asks it."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, cast
+
+from tiledsl.arch import target_named
+from tiledsl.backends.protocol import Resources
+from tiledsl.compilation.compiled import label_of
+from tiledsl.compilation.explain import printed_stages, reports
+from tiledsl.compilation.lowering import lower
+from tiledsl.errors import ToolNotFoundError
+from tiledsl.inspect.report import data
+from tiledsl.inspect.report.check import checked
+from tiledsl.inspect.report.places import Places
+from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
+from tiledsl.ir.core import Op
+from tiledsl.kernel import TileKernel
+from tiledsl.passes.analysis.called import called
+from tiledsl.passes.banks.bank_report import BankReport
+from tiledsl.passes.cooperation.endpoints import End
+from tiledsl.passes.cooperation.role_report import RolesReport
+from tiledsl.passes.pipelining.report import PipelineReport, loop_text, schedule
+from tiledsl.recursion import deep_recursion
+from tiledsl.signatures.signature import Specialization
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What the backend made: without ptxas only the PTX. missing: what is not there, and why."""
+
+    grid: Sequence[str]
+    threads: Sequence[int]
+    cluster: Sequence[int]
+    shared: int
+    written: Sequence[str]
+    ptx: str
+    cubin: bytes = b""
+    resources: Resources | None = None
+    missing: str = ""
+
+
+def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: list[str]) -> data.Report:
+    """Everything about `kernel`, compiled for `arch` with `settings`, which are consts and dtypes.
+
+    check: sizes to run `k.check` with (`check.checked`). Raises the errors of a compilation; without ptxas or nvdisasm
+    there is less in it.
+    """
+    from tiledsl.backends.ptx.sass.report import sass_report
+
+    spec, arch = kernel.specialized(arch, settings)
+    consts = {c.name: settings[c.name] for c in kernel.signature.consts if c.name in settings}
+    places = Places()
+    at = places.of(kernel.signature.loc)
+    built = _build(kernel, spec, arch, settings)
+    label = label_of(kernel.name, spec)
+    ir = ir_stages(printed_stages(kernel.signature, spec, arch, True), places)
+    found = reports(kernel.signature, spec, arch, label)
+    ptx = ptx_stage(built.ptx, places)
+    sass, missing = None, built.missing
+    if built.cubin:
+        try:
+            sass = sass_stage(sass_report(built.cubin, built.ptx), ptx, places)
+        except ToolNotFoundError as error:
+            missing = str(error)
+    roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
+    banks = _banks(cast(BankReport, found["banks"]), places)
+    checks = checked(kernel, spec, consts, check, places)
+    return data.Report(
+        kernel=_facts(kernel, spec, arch, label, built, at),
+        findings=[*_findings(checks, sass, banks, missing)],
+        ir=ir,
+        ptx=ptx,
+        sass=sass,
+        missing=missing,
+        resources=built.resources,
+        room=_room(arch, built.resources) if built.resources is not None else None,
+        banks=banks,
+        launch_registers=roles.registers,
+        roles=[*_roles(roles, places)],
+        rings=[*_rings(roles, places)],
+        loops=[data.Loop(places.of(p.op.loc), p.stages, loop_text(p), schedule(p)) for p in pipeline.loops],
+        groups=[*pipeline.groups],
+        check=checks,
+        provenance=_provenance(kernel, arch, settings, built),
+        cubin=b64encode(built.cubin).decode(),
+        # Last: all places are known now.
+        python=places.chunks(),
+        files=places.files,
+        places=places.rows,
+    )
+
+
+def _build(kernel: TileKernel, spec: Specialization, arch: str, settings: Mapping[str, Any]) -> _Built:
+    try:
+        made = kernel.compile(arch, **settings)
+    except ToolNotFoundError as error:
+        from tiledsl.backends.ptx.codegen import emit_ptx
+
+        with deep_recursion():
+            low, written = lower(kernel.signature, spec, arch)
+            ptx = emit_ptx(low, target_named(arch))[1]
+        grid = [str(size) for size in low.grid]
+        return _Built(grid, low.threads, low.cluster, low.shared_bytes, written, ptx, missing=str(error))
+    return _Built(
+        made.grid, made.threads, made.cluster, made.shared_bytes, made.written, made.ptx, made.cubin, made.resources
+    )
+
+
+def _facts(
+    kernel: TileKernel, spec: Specialization, arch: str, label: str, built: _Built, place: int
+) -> data.KernelFacts:
+    known = dict(spec.tensors)
+    tensors = [
+        data.Tensor(p.name, t.dtype.name, [*map(str, p.dims)], t.unit, t.align, p.name in built.written)
+        for p in kernel.signature.tensors
+        if (t := known[p.name]) is not None
+    ]
+    return data.KernelFacts(
+        name=kernel.name,
+        label=label,
+        usage=kernel.signature.usage,
+        arch=arch,
+        place=place,
+        tensors=tensors,
+        grid=[*built.grid],
+        threads=[*built.threads],
+        cluster=[*built.cluster],
+        shared=built.shared,
+    )
+
+
+def _room(arch: str, used: Resources) -> data.Room:
+    """What one block more on an SM would need, each resource by itself."""
+    target = target_named(arch)
+
+    def blocks(registers: int = used.registers, shared: int = used.shared) -> dict[str, int]:
+        return target.block_limits(registers=registers, shared=shared, threads=used.threads)
+
+    now = blocks()
+    wanted = used.blocks_per_sm + 1
+    registers = shared = None
+    if min(now["threads"], now["blocks"]) >= wanted:
+        fewer = range(used.registers, 0, -1)
+        registers = next((n for n in fewer if blocks(registers=n)["registers"] >= wanted), None)
+        less = range(used.shared, -1, -16)  # what a tile is aligned to at least
+        shared = next((n for n in less if blocks(shared=n)["shared memory"] >= wanted), None)
+    return data.Room(now, wanted, registers, shared)
+
+
+def _banks(report: BankReport, places: Places) -> data.Banks:
+    accesses = [*report.accesses]
+    return data.Banks(report.used, report.limit, [*report.tiles], accesses, [places.of(a.loc) for a in accesses])
+
+
+def _roles(report: RolesReport, places: Places) -> Iterator[data.Role]:
+    from tiledsl.ir.ops.roles import Enter
+
+    for role in report.roles:
+        turns = dict.fromkeys(op.title for op in role.walk() if isinstance(op, Enter))
+        threads = 1 if role.one_thread else role.threads
+        place = places.of(role.loc)
+        yield data.Role(
+            role.title, place, role.first, role.all_warps, role.instances, threads, role.registers, [*turns]
+        )
+
+
+def _rings(report: RolesReport, places: Places) -> Iterator[data.Ring]:
+    def end(end: End) -> data.RingEnd:
+        by: list[Op] = end.accesses
+        at = list(dict.fromkeys(places.of(op.loc) for op in by))
+        return data.RingEnd(end.role.title, list(dict.fromkeys(map(called, by))), end.arrivals, at)
+
+    for ring in report.rings:
+        tiles = [(tile.name, ring.bytes_of(tile)) for tile in ring.tiles]
+        ends = end(ring.producer), end(ring.consumer)
+        make = ring.make
+        yield data.Ring(
+            make.result.name, places.of(make.loc), make.stages, tiles, *ends, ring.in_flight, ring.shared_along
+        )
+
+
+def _findings(check: data.Check, sass: data.Sass | None, banks: data.Banks, missing: str) -> Iterator[data.Finding]:
+    if missing:
+        yield data.Finding("note", f"incomplete: {missing}", -1)
+    if check.sizes is not None and not check.passed:
+        yield data.Finding("error", f"check: {check.text}", check.place)
+    for place, stores, loads in sass.spills if sass is not None else []:
+        yield data.Finding("warning", f"spills: {stores} stores and {loads} loads of local memory", place)
+    for access, place in zip(banks.accesses, banks.places, strict=True):
+        if access.chosen is None or access.ideal is None:
+            text = f"wavefronts not known: {access.kind} of {access.tile}, whose lanes are known at run time only"
+            yield data.Finding("note", text, place)
+        elif access.chosen > access.ideal:
+            text = f"bank conflicts: {access.kind} of {access.tile} takes {float(access.chosen):.4g} wavefronts"
+            yield data.Finding("warning", f"{text}, {float(access.ideal):.4g} without conflicts", place)
+    if sass is not None and sass.unknown:
+        text = f"operands not known of {', '.join(sass.unknown)}: more registers may be live"
+        yield data.Finding("note", text, -1)
+
+
+def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], built: _Built) -> dict[str, str]:
+    """Versions, options and hashes, and no time: the same kernel gives the same report."""
+    from tiledsl.backends.ptx.assemble import flags
+    from tiledsl.backends.ptx.tools import NVDISASM, PTXAS
+
+    rows = {
+        "target": arch,
+        "settings": ", ".join(f"{name}={value}" for name, value in settings.items()) or "none",
+        "tiledsl": _version("tiledsl"),
+        "Python": platform.python_version(),
+        "llvmlite": _version("llvmlite"),
+    }
+    for tool in (PTXAS, NVDISASM):
+        try:
+            rows[tool.name] = tool.release()
+        except ToolNotFoundError:
+            rows[tool.name] = "not found"
+    if built.resources is not None:
+        rows["ptxas options"] = " ".join(flags(arch, built.resources.assembler_level))
+    rows["kernel meaning"] = kernel.builds.meaning().digest.hex()
+    rows["PTX sha256"] = hashlib.sha256(built.ptx.encode()).hexdigest()
+    if built.cubin:
+        rows["cubin sha256"] = hashlib.sha256(built.cubin).hexdigest()
+    return rows
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed as a package"

@@ -1,0 +1,250 @@
+"""What a report holds: plain data, which ``report --json`` prints and the page shows.
+
+A *place* is an index into `Report.places`, -1 for none: a position in the user's Python, with the place of the call for
+what was inlined. All stages share these places, so two lines belong together if their places agree. `related` in
+links.js says how.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from tiledsl.backends.protocol import Resources
+from tiledsl.passes.banks.bank_report import AccessReport, TileReport
+
+VERSION = 1
+"""Of this structure. A field that is gone, or means something else, is a new version; a new field is not."""
+
+Place = tuple[int, int, int, int]
+"""(index into `Report.files`, line, column or 0, place of the call or -1)"""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """`dims`: names of run-time extents, or numbers. unit: the axis of stride 1. align: in bytes."""
+
+    name: str
+    dtype: str
+    dims: list[str]
+    unit: int
+    align: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """`label`: name and consts. `grid`: blocks along x, y, z, as expressions of extents. threads, cluster: numbers."""
+
+    name: str
+    label: str
+    usage: str
+    arch: str
+    place: int
+    tensors: list[Tensor]
+    grid: list[str]
+    threads: list[int]
+    cluster: list[int]
+    shared: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive lines of a file from line `first` on: a function that something of the kernel came from."""
+
+    file: int
+    first: int
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The IR at one stage: for each line its text, an index into `IR.texts`, and its place."""
+
+    texts: list[int]
+    places: list[int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """body: an index into `IR.bodies`, which stages share that are equal. added: lines that the stage before lacks;
+    removed: how many of that one's lines are gone. Numbers of values do not count."""
+
+    name: str
+    body: int
+    added: list[int]
+    removed: int
+
+
+@dataclass(frozen=True)
+class IR:
+    texts: list[str]
+    bodies: list[Body]
+    stages: list[Stage]
+
+
+@dataclass(frozen=True)
+class Ptx:
+    """`text`: all of it. lines: numbers, from 1 on, of the lines that are shown, which are not debug information."""
+
+    text: str
+    lines: list[int]
+    places: list[int]
+
+
+@dataclass(frozen=True)
+class Sass:
+    """Up to `ptx` a column for each field, with one value an instruction.
+
+    ptx: an index into `Ptx.lines`, -1 for none. live: general registers. awaited: for each instruction that
+    waits, those whose scoreboards it waits for. labels: names of instructions. loops: their
+    first and last instruction; hottest: an index into them, -1 without a loop. spills: (place, stores, loads) of local
+    memory. unknown: opcodes whose operands are not fully known, so that more registers may be live.
+    """
+
+    addresses: list[int]
+    controls: list[str]
+    live: list[int]
+    texts: list[str]
+    places: list[int]
+    ptx: list[int]
+    awaited: list[tuple[int, tuple[int, ...]]]
+    labels: list[tuple[str, int]]
+    loops: list[tuple[int, int]]
+    hottest: int
+    spills: list[tuple[int, int, int]]
+    unknown: list[str]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Blocks that an SM holds, by each resource alone, and what one block more would need: at most so many registers a
+    thread, and so many bytes of shared memory. None where that cannot help: threads or blocks are the limit."""
+
+    blocks: dict[str, int]
+    next_blocks: int
+    registers: int | None
+    shared: int | None
+
+
+@dataclass(frozen=True)
+class Role:
+    title: str
+    place: int
+    first_warp: int
+    warps: int
+    instances: int
+    threads: int
+    registers: int
+    turns: list[str]
+
+
+@dataclass(frozen=True)
+class RingEnd:
+    role: str
+    by: list[str]
+    arrivals: int
+    places: list[int]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """`tiles`: (name, bytes of a stage). held: slots that stay in use past the end of their use."""
+
+    name: str
+    place: int
+    stages: int
+    tiles: list[tuple[str, int]]
+    producer: RingEnd
+    consumer: RingEnd
+    held: int
+    shared_along: list[str]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A pipelined loop; `text` and `schedule` as ``explain("pipeline")`` has them."""
+
+    place: int
+    stages: int
+    text: str
+    schedule: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Banks:
+    """As ``explain("banks")``: see `passes.banks.bank_report`. `places`: of the accesses."""
+
+    used: int
+    limit: int | None
+    tiles: list[TileReport]
+    accesses: list[AccessReport]
+    places: list[int]
+
+
+@dataclass(frozen=True)
+class Check:
+    """`sizes`: what the kernel ran with on the emulator; None if it did not run, and `text` says how to. text: the
+    error, or what was found to be right."""
+
+    sizes: dict[str, str] | None
+    passed: bool
+    text: str
+    place: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What to look at first."""
+
+    level: Literal["error", "warning", "note"]
+    text: str
+    place: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """`missing`: why there is no SASS, or nothing of the assembler at all; "" where all is there. cubin: base64."""
+
+    kernel: KernelFacts
+    findings: list[Finding]
+    files: list[str]
+    places: list[Place]
+    python: list[Chunk]
+    ir: IR
+    ptx: Ptx
+    sass: Sass | None
+    missing: str
+    resources: Resources | None
+    room: Room | None
+    banks: Banks
+    launch_registers: int
+    roles: list[Role]
+    rings: list[Ring]
+    loops: list[Loop]
+    groups: list[str]
+    check: Check
+    provenance: dict[str, str]
+    cubin: str
+    schema: str = field(default="tiledsl.report", init=False)
+    version: int = field(default=VERSION, init=False)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """ASCII. Fields in the order in which they are declared."""
+        separators = (",", ":") if indent is None else None
+        return json.dumps(_fields(self), default=_plain, indent=indent, separators=separators)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    # Not by `asdict`, which copies every list, of which some have a number for each instruction. A Loc is in `places`.
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name != "loc"}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for."""
+    if isinstance(value, Fraction):
+        return float(value)
+    assert is_dataclass(value), value
+    return _fields(value)

@@ -1,0 +1,35 @@
+"""The report as one HTML file: page.html with its style (page.css), its script (links.js and page.js) and
+the data in it.
+
+Names and texts of the user are in two places only: the title, where they are escaped, and the data, which is JSON in a
+script element that no browser runs. page.js makes text nodes of it and no markup. A policy allows the one script, by
+its hash, and no connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from html import escape
+from pathlib import Path
+from string import Template
+
+from tiledsl.inspect.report.data import Report
+
+FOLDER = Path(__file__).parent
+
+
+def page(report: Report) -> str:
+    """The text of the file, whose encoding is UTF-8."""
+    files = ("page.html", "page.css", "links.js", "page.js")
+    html, style, links, drawing = (FOLDER.joinpath(name).read_text(encoding="utf-8") for name in files)
+    script = links + drawing
+    return Template(html).substitute(
+        # A name may hold what UTF-8 has no bytes for.
+        title=escape(f"{report.kernel.label} for {report.kernel.arch}").encode("ascii", "xmlcharrefreplace").decode(),
+        style=style,
+        script=script,
+        hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        # "<" would end the element, or begin a comment in it.
+        data=report.to_json().replace("<", "\\u003c"),
+    )
