@@ -153,6 +153,10 @@ class GlobalHistory:
         return self.clocks.now(touch.rows, touch.threads // WARP)
 
     def atomic(self, touch: _Touch) -> None:
+        if self.shadow.narrow and len(rows := np.unique(touch.rows)) > 1:
+            for row in rows.tolist():  # one after the other, so that each is compared with those before
+                self.atomic(touch.part(touch.rows == row))
+            return
         shadow, kind = self.shadow, touch.access.kind
         self.after(shadow.writes, touch, "wrote")
         if shadow.narrow:
