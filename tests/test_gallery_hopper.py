@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tiledsl.errors import CompileErrors
+from tiledsl.gemm.choice import CLUSTERS, WHOLE, Variant
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
 LIBRARY = Path(__file__).parent.parent / "tiledsl" / "gemm"
@@ -85,14 +86,14 @@ def _batches(count: int, *size: int) -> tuple[Any, Any, Any]:
 def test_every_choice() -> None:
     """Tiles of all sizes, with B along k as they need it. Two processors have several tiles each, so that the result's
     buffers are used again by the next tile: of as many pieces as there are buffers, and of others."""
-    from tiledsl.gemm.choice import WAVES, WHOLE, Variant
-
     kernel = _load(FASTEST)
-    variants = [Variant(tile, along_m=1 + number % 2).consts() for number, tile in enumerate(WHOLE)]
-    for consts in (*(waves.consts for waves in WAVES), *variants):
+    for number, tile in enumerate(WHOLE):
+        along_m, along_n = CLUSTERS[number % len(CLUSTERS)]
+        along_m = along_m if tile[1] % (8 * along_m) == 0 else 1
+        consts = Variant(tile, along_m=along_m, along_n=along_n).consts()
         A, B, C = random_problem(136, 376, 72, format="bf16")
         given = as_given(kernel, A, np.asfortranarray(B), C)
-        kernel._emulated(given, {"EARLY": True, **consts}, checks=True, processors=2)
+        kernel._emulated(given, {"EARLY": True, **consts}, checks=True, processors=max(2, along_m * along_n))
         error, bound = worst_error(C, A, B, format="bf16")
         assert error <= bound, consts
 
@@ -100,16 +101,14 @@ def test_every_choice() -> None:
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_no_choice_spills(behind: int) -> None:
     """Neither alone, nor with an epilogue function, nor with that and C to add."""
-    from tiledsl.gemm.choice import ACCUMULATORS, WAVES, WHOLE, Variant, choose
     from tiledsl.gemm.epilogue import add_bias, plain
 
     kernel = _load(FASTEST)
-    large = [choose(8192, n, 8192, behind=behind) for n in (2112, 4096, 8192, 40000)]
-    assert all(any(waves.consts == consts for waves in WAVES) for consts in large[:3])
-    small = (Variant(tile) for tile in WHOLE if tile[1] % 64 == 0)
-    most = max((v for v in small if v.registers <= ACCUMULATORS[behind]), key=lambda v: v.registers)
+    small = [Variant(tile, by_rows=True) for tile in WHOLE if tile[1] % 32 == 0]
     function = add_bias if behind else plain
-    for consts in (*large, most.consts()):
+    for rows, instances in ((64, 2), (128, 1), (128, 2)):
+        of_kind = (v for v in small if v.tile[::2] == (rows, instances) and v.has_registers(behind))
+        consts = max(of_kind, key=lambda v: v.tile[1]).consts()
         used = kernel.compile(D="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
 
@@ -132,6 +131,32 @@ def test_stores_where_tma_cannot(consts: dict[str, Any], order: str) -> None:
     kernel._emulated(as_given(kernel, A, B, C), consts, checks=True, processors=2)
     error, bound = worst_error(C, A, B, format="bf16")
     assert error <= bound
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        Variant((64, 16, 2), by_rows=True),
+        Variant((64, 48, 2), along_m=2, by_rows=True),
+        Variant((64, 96, 2), along_m=4, by_rows=True),
+        Variant((128, 144, 1), by_rows=True),
+        Variant((128, 176, 2), by_rows=True),
+        Variant((128, 192, 2), by_rows=True),
+    ],
+)
+def test_widths_of_a_part_of_a_panel(variant: Any, exchanged: bool) -> None:
+    """The kernel's B is in row order, of batches: whole panels are loaded, across the edge and of the next tile."""
+    A, B, C = _batches(2, 200, 376, 136)
+    if exchanged:
+        A, B, C = (X.swapaxes(1, 2).copy().swapaxes(1, 2) for X in (A, B, C))
+        A, B, C = B.swapaxes(1, 2), A.swapaxes(1, 2), C.swapaxes(1, 2)
+    C[...] = np.nan
+    consts = {**variant.consts(), "EXCHANGED": exchanged}
+    _load(FASTEST)._emulated((A, B, C), consts, checks=True, processors=3 * variant.along_m)
+    for i in range(2):
+        error, bound = worst_error(C[i], A[i], B[i], format="bf16")
+        assert error <= bound
 
 
 @pytest.mark.parametrize(

@@ -59,25 +59,28 @@ def _loaded(tiles: dict[str, tuple[str, tuple[int, int]]], count: int) -> list[s
 
 def _wgmma_file() -> str:
     text = HEADER.format(NAME, "wgmma.mma: every product, two steps of k, operands by TMA.") + (
-        "; Along k; 16-bit operands also along m and n.\n"
+        "; Along k; 16-bit operands also along m and n, where a product may take a part of a panel.\n"
     )
     for seed, row in enumerate(WGMMA):
         text += "\n" + _wgmma_kernel(row, seed, turned=False)
         if row.bits == 16 and row.acc == "f32":
             text += "\n" + _wgmma_kernel(row, seed, turned=True)
-    return text
+    row = WGMMA[0]
+    return text + "\n" + _wgmma_kernel(row, len(WGMMA), turned=True, n=72, staged=128)
 
 
-def _wgmma_kernel(row: WgmmaRow, seed: int, turned: bool) -> str:
-    n, k = (16 if turned else 8), 2 * row.k
+def _wgmma_kernel(row: WgmmaRow, seed: int, turned: bool, n: int = 0, staged: int = 0) -> str:
+    """n: columns, by default few. staged: columns of the tile of B, of which the product takes the first n."""
+    n, k = n or (16 if turned else 8), 2 * row.k
     dtypes = {"A": DTYPES[row.a], "B": DTYPES[row.b], "D": DTYPES[row.acc]}
-    shapes = {"A": (WGMMA_ROWS, k), "B": (n, k)}
+    shapes = {"A": (WGMMA_ROWS, k), "B": (staged or n, k)}
     if turned:
         shapes = {name: shape[::-1] for name, shape in shapes.items()}
     sources = {name: f"random({2 * seed + number})" for number, name in enumerate(shapes)}
     a, b = (bits_of(Argument(name, dtypes[name], shapes[name], sources[name]).array()) for name in shapes)
-    d = _product(row, a.T if turned else a, b.T if turned else b)
-    lines = [f"; run: {row}, rows along {'m and n' if turned else 'k'}"]
+    d = _product(row, a.T if turned else a, (b.T if turned else b)[:n])
+    part = f", {n} of {staged} columns" if staged else ""
+    lines = [f"; run: {row}, rows along {'m and n' if turned else 'k'}{part}"]
     lines += [f"; in {name}: {dtypes[name]} {list(shapes[name])} = {sources[name]}" for name in shapes]
     lines.append(argument_text("out", "D", dtypes["D"], (WGMMA_ROWS, n), d))
     held = f"fragment<{row.acc}, [{WGMMA_ROWS}, {n}], wgmma.acc(1)>"
@@ -95,7 +98,7 @@ def _wgmma_kernel(row: WgmmaRow, seed: int, turned: bool) -> str:
         f"matrix.store %d, %D, %0, %0 {{axes = (0, 1), vec = {dtypes['D'].bytes}}}",
     ]
     tensors = [tensor_text(name, dtypes[name], shapes.get(name, (WGMMA_ROWS, n))) for name in dtypes]
-    name = f"{row.a}_{row.b}_{row.acc}{'_turned' if turned else ''}"
+    name = f"{row.a}_{row.b}_{row.acc}{'_turned' if turned else ''}{'_part' if staged else ''}"
     return "\n".join(lines) + "\n" + kernel_text(name, tensors, 128, body)
 
 

@@ -56,15 +56,16 @@ def by_tma(kernel: Any, format: str) -> None:
 def tuned(kernel: Any, format: str) -> None:
     """Every choice of `choose`, results that TMA cannot store, early launches, clusters, batches, an epilogue function;
     sums scaled and added to."""
-    from tiledsl.gemm.choice import WAVES, WHOLE, Variant
+    from tiledsl.gemm.choice import WHOLE, Variant
     from tiledsl.gemm.epilogue import add_bias
 
     A, B, C = (
         np.stack(x) for x in zip(*(random_problem(264, 376, 328, seed, format) for seed in range(2)), strict=True)
     )
     along_k = B.swapaxes(1, 2).copy().swapaxes(1, 2)
-    for consts in (*(waves.consts for waves in WAVES), *(Variant(tile).consts() for tile in WHOLE)):
-        parity(kernel, A, along_k, C.copy(), **consts)
+    for tile in WHOLE:
+        parity(kernel, A, along_k, C.copy(), **Variant(tile).consts())
+        parity(kernel, A, B, C.copy(), **Variant(tile, by_rows=True).consts())
     small = (Variant((64, 64, 2)), Variant((64, 48, 2)), Variant((128, 128, 2), along_m=2))
     for consts in ({}, {"BN": 176, "INSTANCES": 2}, *(variant.consts() for variant in small)):
         for odd in (np.empty((2, 263, 375), C.dtype), np.empty((2, 375, 263), C.dtype).swapaxes(1, 2)):

@@ -34,7 +34,6 @@ class Left(NamedTuple):
     thread: tuple[tuple[str, str], ...] = ()
 
 
-LAST_LOOP = (("gpu.named_barrier", "the arrival that is left is for a loop behind it, and this is the last one"),)
 LANES = (("gpu.sync_warp", CLOCKS),)
 LEFT = {
     "passes/lower_rings:one_stage": Left(thread=LANES),
@@ -55,9 +54,7 @@ LEFT = {
         thread=(("fence.mbarrier_init", "neither TMA nor another block reaches these mbarriers"), *LANES)
     ),
     "passes/lower_rings:shared_along_m": Left(thread=LANES),
-    "passes/lower_roles:turns": Left(thread=LAST_LOOP * 2),
-    "passes/lower_roles:two_loops": Left(thread=LAST_LOOP),
-    "passes/lower_roles:skips": Left(thread=(*LAST_LOOP, *LANES)),
+    "passes/lower_roles:skips": Left(thread=LANES),
 }
 
 

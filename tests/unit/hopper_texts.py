@@ -27,7 +27,7 @@ SHARED_LIMIT = 232448
 class Product:
     """A B into C, a tile of m x n, k at a time. turned_a, turned_b: the tensor's rows run along m (n), not along k.
 
-    span_a, span_b: bytes of the swizzle. warpgroups: that hold the accumulator.
+    span_a, span_b: bytes of the swizzle. warpgroups: that hold the accumulator. staged: columns of B, if more than n.
     """
 
     a: str = "bf16"
@@ -42,6 +42,12 @@ class Product:
     span_a: int = 128
     span_b: int = 128
     warpgroups: int = 1
+    staged: int = 0
+
+    @property
+    def columns(self) -> int:
+        """Of B that are staged."""
+        return self.staged or self.n
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
@@ -51,17 +57,17 @@ class Product:
     def bytes(self) -> int:
         """That one step of k brings."""
         a, b, _ = (DTYPES[t].bytes for t in self.dtypes)
-        return (self.m * a + self.n * b) * self.k
+        return (self.m * a + self.columns * b) * self.k
 
     def tile(self, of: str, stages: int = 0) -> str:
         """The type of a tile of A or B."""
-        turned, across = (self.turned_a, self.m) if of == "a" else (self.turned_b, self.n)
+        turned, across = (self.turned_a, self.m) if of == "a" else (self.turned_b, self.columns)
         dims = [self.k, across] if turned else [across, self.k]
         dtype = self.dtypes[0] if of == "a" else self.dtypes[1]
         return f"shared<{dtype}, {[stages, *dims] if stages else dims}>"
 
     def box(self, of: str) -> str:
-        turned, across = (self.turned_a, self.m) if of == "a" else (self.turned_b, self.n)
+        turned, across = (self.turned_a, self.m) if of == "a" else (self.turned_b, self.columns)
         return f"{{box = {(self.k, across) if turned else (across, self.k)}, axes = (0, 1)}}"
 
     def parameters(self) -> str:

@@ -310,6 +310,29 @@ def shuffled(C: Global[f32, M, N]):
     acc += shuffle_xor(acc, 1)  # error: shuffle_xor() shuffles a run-time scalar, got fragment<f32, [64, 64], mma
 
 
+# -- registers -------------------------------------------------------------------------------------
+
+
+@bad("each thread holds 32 f32 of it: pass what x.registers() gives")
+@tile_kernel
+def registers_of_another_size(A: Global[f32, M, N]):
+    grid(1)
+    threads(128)
+    acc = fragment((64, 32), f32, ACC)
+    more = fragment((64, 64), f32, ACC, init=acc.registers())  # error: from fragment<f32, [16]>
+    few = fragment((64, 64), f32, ACC, init=fragment((32,), f16))  # error: from fragment<f16, [32]>
+    store(more + few, A[0:64, 0:64])
+
+
+@bad("")
+@tile_kernel
+def registers_without_a_layout(A: Global[f32, M, N]):
+    grid(1)
+    threads(128)
+    own = fragment((32,), f32).registers()  # error: registers() takes a fragment with a layout as self
+    A[0, 0] = own[0]
+
+
 # -- coordinates and indices -----------------------------------------------------------------------
 
 

@@ -18,14 +18,19 @@ from tiledsl import (
     Global,
     bf16,
     const,
+    coordinates,
     f32,
+    fragment,
     grid,
     grid_size,
+    i32,
+    lane_id,
     persistent,
     processors,
     ptx,
     role,
     shared,
+    store,
     swizzle_128b,
     threads,
     tile_kernel,
@@ -34,8 +39,11 @@ from tiledsl import (
     tma_wait,
     u32,
     u64,
+    unroll,
+    warp_id,
+    wgmma,
 )
-from tiledsl.dims import K, M, N
+from tiledsl.dims import K, M, N, P, Q
 from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.expr import evaluate
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile, tma
@@ -390,6 +398,31 @@ def test_processors_is_a_name_that_the_host_knows() -> None:
     assert not [op for op in kernel.walk() if not op.name]  # nothing is left of it in the kernel
 
 
+# -- registers -------------------------------------------------------------------------------------
+
+
+@tile_kernel(arch="sm_90a")
+def places_of_registers(rows: Global[i32, M, N], columns: Global[i32, M, N], C: Global[f32, P, Q]):
+    grid(1)
+    threads(128)
+    x = wgmma.accumulator((64, 16), f32).wait()
+    row, column = coordinates(x)
+    for i in unroll(8):
+        rows.put(warp_id() * 32 + lane_id(), i, i32(row.registers()[i]))
+        columns.put(warp_id() * 32 + lane_id(), i, i32(column.registers()[i]))
+    store(fragment((64, 16), f32, x.layout, init=2 * row.to(f32).registers()), C[0:64, 0:16])
+
+
+def test_registers_of_an_accumulator_and_back() -> None:
+    rows, columns = np.zeros((128, 8), np.int32), np.zeros((128, 8), np.int32)
+    C = np.zeros((64, 16), np.float32)
+    places_of_registers(rows, columns, C, device="emulator")
+    thread = np.arange(128)[:, None]
+    assert (rows == thread // 32 * 16 + thread % 32 // 4 + np.array([0, 0, 8, 8] * 2)).all()
+    assert (columns == thread % 4 * 2 + np.array([0, 1, 0, 1, 8, 9, 8, 9])).all()
+    assert (2 * np.arange(64)[:, None] == C).all()
+
+
 # -- stores ----------------------------------------------------------------------------------------
 
 
@@ -429,10 +462,9 @@ def test_instances_take_every_second_item_and_turns() -> None:
     assert kernel.threads == (384,)
     math = roles(kernel)[4, 8]
     named = [(op.number, op.wait) for op in ops(math, barriers.NamedBarrier) if op.threads == 256]
-    first_word, in_loop, last_word = named[:2], named[2:-2], named[-2:]
-    assert first_word == [(4, False), (6, False)]
+    before, in_loop = named[:2], named[2:]
+    assert before == [(4, False), (6, False)]
     assert in_loop == [(4, True), (4, False), (6, True), (6, False)]
-    assert last_word == [(4, True), (6, True)]
     assert not [op for op in ops(ir(programs.in_turns, INSTANCES=1), barriers.NamedBarrier) if op.threads == 256]
 
 

@@ -163,7 +163,7 @@ def test_scaled_with_a_bias_for_each_group(expected: int) -> None:
 @pytest.mark.parametrize("make", [grouped, masked])
 @pytest.mark.parametrize("order", ["N", "K"])
 def test_any_strides(order: str, make: Any, expected: int) -> None:
-    """Rows of odd lengths, gaps, other steps, C by columns; nothing else of what C is a part of is written."""
+    """Rows of odd lengths, gaps, other steps, A and C by columns; nothing else of what C is a part of is written."""
     A, B, C, bounds, exact = make([5, 0, 133], 67, 101, order)
     options = {"expected": expected} if make is masked else {}
     call = masked_gemm if make is masked else grouped_gemm
@@ -171,12 +171,28 @@ def test_any_strides(order: str, make: Any, expected: int) -> None:
     gaps[...] = A
     by_columns = np.full((*C.shape[:-2], 108, C.shape[-2]), UNTOUCHED, C.dtype).swapaxes(-1, -2)
     wide = np.full((*C.shape[:-1], 300), UNTOUCHED, C.dtype)
-    for a, b, c in ((A, B, C), (gaps, B[:, ::-1][:, ::-1], by_columns[..., 3:104]), (A, B, wide[..., 5:207:2])):
+    turned = A.swapaxes(-1, -2).copy().swapaxes(-1, -2)
+    for a, b, c in (
+        (A, B, C),
+        (gaps, B[:, ::-1][:, ::-1], by_columns[..., 3:104]),
+        (A, B, wide[..., 5:207:2]),
+        (turned, B, C),
+    ):
         call(a, b, bounds, c, device="emulator", **options)
         np.testing.assert_array_equal(c, exact)
     assert (by_columns[..., :3] == UNTOUCHED).all() and (by_columns[..., 104:] == UNTOUCHED).all()
     wide[..., 5:207:2] = UNTOUCHED
     assert (wide == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("expected", [2, 64, 200])
+def test_a_by_columns(expected: int) -> None:
+    """Aligned, so that it is read where it is, and a tile of few rows is a part of the panel that is staged."""
+    A, B, C, counts, exact = masked([5, 0, 133], 64, 128, "N")
+    by_columns = np.zeros((3, 64, 144), A.dtype).swapaxes(1, 2)[:, :137]
+    by_columns[...] = A
+    masked_gemm(by_columns, B, counts, C, device="emulator", expected=expected)
+    np.testing.assert_array_equal(C, exact)
 
 
 @pytest.mark.parametrize("rows", [0, 5])

@@ -430,6 +430,9 @@ kernel k()
 """
 
 
+ONE_WARP = 'role.region {{title = "r{0}", first = {0}, warps = 1}} {{\ncontrol.yield\n}}'
+
+
 def roles(*described: tuple[str, str]) -> str:
     """Roles of four warps an instance, by what else they say and what they do."""
     found: list[str] = []
@@ -456,9 +459,9 @@ def turns(*titles: str) -> str:
             "the roles' registers are 128 x 240 + 128 x 240 + 128 x 240 = 92160; the block has 384 x 168 = 64512",
         ),
         (
-            roles((", instances = 2", turns(*"abcdef")), (", instances = 2", "")),
-            '"r1"',
-            "role() needs 2 more named barriers, and 14 of 15 are taken",
+            ROLES.format(threads=32 * 16, roles="\n".join(map(ONE_WARP.format, range(16)))),
+            '"r15"',
+            "role() needs 1 more named barriers, and 15 of 15 are taken",
         ),
         (
             roles((", instances = 2", turns(*"abcdefg"))),
@@ -475,12 +478,6 @@ def turns(*titles: str) -> str:
 def test_what_roles_need_together(text: str, at: str, message: str) -> None:
     error = check(text, (), at, message)
     assert isinstance(error, CompileError) and "fix: " in str(error)
-
-
-def test_two_loops_of_a_role_share_the_barriers_of_a_turn() -> None:
-    """They go through it one after the other."""
-    loops = "\n".join(turns(*"abcdef") for _ in range(2))
-    run_passes(parse_kernel(roles((", instances = 2", loops))), COOPERATION, verify_each=True)
 
 
 @pytest.mark.parametrize(("text", "op"), [(RING, "ring.make"), (TURNS, "role.region")], ids=["ring", "turns"])

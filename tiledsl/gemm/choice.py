@@ -1,84 +1,112 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
-Below `LARGE` multiplications, and with few tiles, `best` estimates the time of each variant on an H200 and takes the
-shortest. Above, the tiles are large, and what counts is how full the last wave is: `_of_waves`.
-
-Everything in the model is a time in ns, or a rate in bytes per ns. `STEP` and the constants below it were fitted to the
-measured times of 2400 variants on 186 random shapes, operands not in L2. What it chooses is 3.5% slower than the best
-variant measured, in the mean, and 5% on shapes that the fit did not see.
+`_time` estimates what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
+ns. MACS was measured; the other constants were fitted to the times of 5300 variants on 450 random shapes,
+operands not in L2. What is chosen of those is 2.9% slower than the fastest in the mean, 3.1% on families of shapes
+that a fit did not see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from math import ceil
+from math import ceil, log2
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.split_k import QUAD
+from tiledsl.gemm.hopper_tiles import span, staged_width
+from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 
-__all__ = ["Variant", "best", "choose", "is_large"]
+__all__ = ["Variant", "best", "choose"]
 
 SHARED = 225 << 10
 """Bytes of shared memory for the ring and the staging of results."""
-TOGETHER = {1: 1.0, 2: 1.0, 4: 10 / 11, 8: 10 / 11}
-"""Share of the SMs that clusters of so many CTAs can use: each is within a GPC, and few GPCs have a multiple of 4."""
+TOGETHER = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
+"""CTAs that run at once in clusters of so many, on the 132 SMs of an H200 (cuOccupancyMaxActiveClusters): each cluster
+is within a GPC, and few GPCs have a multiple of its size."""
+CLUSTERS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 4), (4, 2), (2, 4))
+"""CTAs along m and n."""
 
 Tile = tuple[int, int, int]
 """Rows, columns, and instances of the role that multiplies."""
-FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 96, 128, 160, 192, 256))
+FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256))
 WHOLE: tuple[Tile, ...] = (
     *FLAT,
-    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 192, 224, 256)),
-    *((128, columns, 2) for columns in (96, 128, 160, 176)),
+    *((128, columns, 1) for columns in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *((128, columns, 2) for columns in (64, 96, 112, 128, 144, 160, 176, 192)),
 )
-PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1))
+PARTED: tuple[Tile, ...] = (
+    *FLAT,
+    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
+)
+ACCUMULATORS = (192, 128, 96)
+"""By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
+always has enough."""
+LONG = 4096
+"""Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
+are written at the same time."""
 
-ACCUMULATORS = (176, 128, 96)
-"""By the number of extra epilogue steps: registers of a thread that leave enough for them."""
-LARGE = 1 << 33
-"""Multiplications. The model knows small products: it makes too much of what tensor cores hide in large ones."""
+BK, MANY = 64, 16
+"""Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
+they are no faster, and k is rounded up to them."""
 MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
-STEP = {64: (143, 0.34), 128: (79, 0.51)}
-"""By BK: the shortest time of 64 elements of k, and what each column of the tile adds. The rest hides behind wgmma."""
-L2, READ, WRITE = 8830, 4830, 3790
-SHARING = 0.52
-"""A load that CTAs of a cluster share costs its bytes over their number to this power."""
-ACROSS, NARROW = 4.9, 1.2
-"""How much more writing costs: by columns, and in pieces of 64 bytes or less."""
-STORE, STORE_EACH = 265, 0.058
-"""A tile's result takes STORE, and STORE_EACH for each element."""
-LAUNCH, CLUSTERED = 2275, 170
-PARTS, CLUSTER_PARTS, REDUCED = 824, 121, 1700
-"""What parts of k cost: in any case, more if they are in one cluster, and the rate of the partial sums."""
-GROUPS, GROUP, GATHERED = 715, 35, 120
-"""If several clusters share a tile: in any case, for each, and the rate at which the last one reads the sums."""
+SM_INTAKE, TPC_INTAKE, MISSING = 134, 210, 334
+"""Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
+not in L2."""
+READ, WRITE = 13359, 8419
+"""From memory; to memory."""
+UNALIGNED_LOAD = 2.06
+"""How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
+UNALIGNED_STORE = 0.863
+"""The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
+WITHIN_LINE = 1.5
+"""How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
+begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
+ACROSS = 1.24
+"""How much more writing costs by columns."""
+PIECE = 1.5
+"""A tile's result takes so long for each row of each piece of up to 128 bytes."""
+FIRST, TILE = 3.13, 219
+"""A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
+CLUSTERED, IN_STEP = 621, {1: 1, 2: 1.21, 4: 1.02, 8: 1.28}
+"""CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
+LAUNCH = 1686
+PARTS, DOUBLED, REDUCED = 889, 78.7, 914
+"""What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
+GROUPS, GATHERED = 582, 86.1
+"""If several clusters share a tile: in any case, and the rate at which the last one reads the sums."""
 
 
 class Variant(NamedTuple):
-    """parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m: tiles of a cluster along m. groups:
-    clusters that share a tile."""
+    """parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m, along_n: tiles of a cluster along m
+    and n. groups: clusters that share a tile. by_rows: the kernel's B is in row order, so that it is staged in whole
+    panels. band: GROUP of the kernel."""
 
     tile: Tile
     exchanged: bool = False
     parts: int = 0
     along_m: int = 1
     groups: int = 1
+    along_n: int = 1
+    by_rows: bool = False
+    band: int = 8
+
+    def consts(self, k: int = 0, result: int = 2) -> dict[str, Any]:
+        """Of `hopper_fastest`, with as many stages as fit, up to 16. result: bytes of an element of C."""
+        rows, columns, instances = self.tile
+        small = rows * columns <= 64 * 64
+        bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
+        width = slice_width(self.parts, columns) if self.parts else columns
+        staged = (1 if self.parts else 2) * instances * rows * span(width * result, self.registers)
+        stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
+        of_tile = {"BM": rows, "BN": columns, "BK": bk, "STAGES": stages, "INSTANCES": instances}
+        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
 
     @property
-    def bk(self) -> int:
-        """A deeper step where the latency of one decides, not the tensor cores."""
-        return 128 if self.tile[0] * self.tile[1] <= 64 * 96 else 64
-
-    def consts(self) -> dict[str, Any]:
-        """Of `hopper_fastest`, with as many stages as fit, up to 16."""
-        rows, columns, instances = self.tile
-        staged = 0 if self.parts else 2 * instances * rows * 128
-        stages = min(16, (SHARED - staged) // (2 * self.bk * (rows + columns)))
-        of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
-        return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
+    def loaded(self) -> int:
+        """Columns of B that are staged for a tile."""
+        return staged_width(self.tile[1], not self.by_rows)
 
     @property
     def registers(self) -> int:
@@ -86,18 +114,16 @@ class Variant(NamedTuple):
         rows, columns, instances = self.tile
         return rows * columns * instances // 256
 
+    def has_registers(self, behind: int) -> bool:
+        """For the accumulators, and for `behind` extra epilogue steps."""
+        return self.tile[2] == 1 or self.registers <= ACCUMULATORS[behind]
+
     def tiles(self, m: int, n: int) -> int:
         """Of a result of m x n. Those past the edge that a cluster has are counted, too."""
         rows, columns, _ = self.tile
         if self.exchanged:
             m, n = n, m
-        return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns)
-
-
-def is_large(batch: int, m: int, n: int, k: int, processors: int) -> bool:
-    """Whether the product has enough work and tiles for `choose` alone, without parts of k and exchanged operands."""
-    tiles = batch * cdiv(m, 128) * cdiv(n, 256)
-    return batch * m * n * k >= LARGE and 5 * tiles >= 2 * processors and min(m, n) > 128
+        return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns * self.along_n) * self.along_n
 
 
 @cache
@@ -113,11 +139,11 @@ def best(
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split."""
-    variants = list(_whole(m, n, along_k))
+    variants = list(_whole(m, n, k, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
-    fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
-    return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors))
+    fitting = (v for v in variants if v.has_registers(behind))
+    return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
 
 
 @cache
@@ -130,113 +156,61 @@ def choose(
     along_k: bool = False,
     behind: int = 0,
     batch: int = 1,
-    by_tma: bool = True,
 ) -> dict[str, Any]:
     """The consts of `hopper_fastest` for `batch` products of m x n x k, each in one piece and as they are.
 
-    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
-    number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
-    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
+    along_k: B is contiguous along k, so that a tile of any width is loaded from whole lines. behind: the number of
+    extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
+    small tiles only.
     """
-    if is_large(batch, m, n, k, processors):
-        return _of_waves(m, n, k, processors, along_k, behind, batch, by_tma)
-    fitting = (v for v in _whole(m, n, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
-    return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors)).consts()
+    fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.has_registers(behind))
+    return min(fitting, key=lambda v: _time(v, batch, m, n, k, (True, along_k), processors)).consts(k)
 
 
-# -- large products --------------------------------------------------------------------------------
-
-
-class Waves(NamedTuple):
-    """A tile for large products. speed: of the main loop, relative to the others. exposed: the time of an epilogue that
-    no other tile's MMAs hide, as elements of k. least: for k below this many elements, storing decides."""
-
-    consts: dict[str, Any]
-    speed: float
-    exposed: int
-    least: int
-
-
-SHOWN = 300
-"""Elements of k that take as long as an epilogue."""
-
-WAVES = (
-    Waves({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
-    Waves({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
-    Waves({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
-    Waves({"BN": 256}, 0.97, SHOWN, 0),
-    Waves({"BN": 144, "STAGES": 5}, 0.96, SHOWN, 0),
-    Waves({"BN": 128, "STAGES": 6}, 0.95, SHOWN, 0),
-)
-"""Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
-
-WIDE_RESULT = 1 << 28
-"""Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
-widest tile, which loads least, is fastest."""
-
-
-def _of_waves(
-    m: int, n: int, k: int, processors: int, along_k: bool, behind: int, batch: int, by_tma: bool
-) -> dict[str, Any]:
-    """The tile with which the busiest of `processors` SMs ends first."""
-
-    def clocks(choice: Waves) -> float:
-        width: int = choice.consts["BN"]
-        waves = cdiv(batch * cdiv(m, 128) * cdiv(n, width), processors)
-        exposed = choice.exposed if by_tma else SHOWN
-        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
-        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
-
-    if batch * m * n >= WIDE_RESULT:
-        return {"BN": 256, "GROUP": 16}
-    widest = (256, 128, 0)[behind]
-    fitting = [c for c in WAVES if along_k or c.consts["BN"] % 64 == 0]
-    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts
-
-
-# -- the others ------------------------------------------------------------------------------------
-
-
-def _fits(tile: Tile, along_m: int, m: int, n: int, fine: bool) -> bool:
-    """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
+def _fits(tile: Tile, cluster: tuple[int, int], m: int, n: int, fine: bool) -> bool:
+    """Whether a tile makes sense. fine: of any width; else of multiples of 32, as B is in row order: tiles of others
+    begin at most places of a line of 128 bytes, and are slower to load than what they save."""
     rows, columns, _ = tile
-    shared = along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)
-    least = 16 if fine else 64
+    along_m, along_n = cluster
+    shared = (along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)) and (along_n == 1 or n > columns)
+    least = 16 if fine else 32
     much = columns > least and columns >= 2 * n
-    return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
+    return shared and not much and (fine or columns % 32 == 0) and (rows == 64 or m > 64)
 
 
-def _whole(m: int, n: int, along_k: tuple[bool, bool]) -> Iterator[Variant]:
+def _whole(
+    m: int,
+    n: int,
+    k: int,
+    along_k: tuple[bool, bool],
+    tiles: tuple[Tile, ...] = WHOLE,
+    clusters: tuple[tuple[int, int], ...] = CLUSTERS,
+) -> Iterator[Variant]:
     for exchanged, height, width, fine in ((False, m, n, along_k[1]), (True, n, m, along_k[0])):
-        for along_m in (1, 2, 4):
-            tiles = (tile for tile in WHOLE if _fits(tile, along_m, height, width, fine))
-            yield from (Variant(tile, exchanged, 0, along_m) for tile in tiles)
+        band = 8 if k >= LONG else 64 if exchanged else 4
+        for cluster in clusters:
+            for tile in tiles:
+                if _fits(tile, cluster, height, width, fine):
+                    yield Variant(tile, exchanged, 0, cluster[0], 1, cluster[1], not fine, band)
 
 
 def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
     steps = cdiv(k, 64)
     if steps < 8 or batch > 1:
         return
-    for whole in _whole(m, n, along_k):
-        tile, along_m, tiles = whole.tile, whole.along_m, whole.tiles(m, n)
-        if tile not in PARTED or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
+    for whole in _whole(m, n, k, along_k, PARTED, CLUSTERS[:3]):
+        along_m, tiles = whole.along_m, whole.tiles(m, n)
+        if tiles > 3 * processors or (along_m > 1 and whole.tile[1] < 64):
             continue
-        for parts in (1, 2, 4, 8):
-            if parts * along_m <= 8 and _shares_evenly(tile, parts):
+        for parts in range(1, 9):
+            if parts * along_m <= 8:
                 groups = _groups(tiles * parts, steps // (2 * parts), processors, parts * along_m)
-                yield from (whole._replace(parts=parts, groups=g) for g in groups if parts * g > 1)
-
-
-def _shares_evenly(tile: Tile, parts: int) -> bool:
-    """Whether the threads of a tile can share a slice of it, in vectors of QUAD."""
-    rows, columns, instances = tile
-    slice, threads = rows * columns // parts // QUAD, 256 // instances
-    return slice % threads == 0 or slice < threads
+                yield from (whole._replace(parts=parts, groups=g, band=8) for g in groups if parts * g > 1)
 
 
 def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int]:
     """Numbers of clusters a tile that leave few SMs idle at the end."""
-    usable = int(processors * TOGETHER[cluster])
+    usable = _together(cluster, processors)
     for groups in range(1, min(most, 16) + 1):
         waves = ctas * groups / usable
         full = waves > 0.85 * ceil(waves) or (waves < 1 and ctas * (groups + 1) > usable)
@@ -244,29 +218,55 @@ def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int
             yield groups
 
 
-def _time(v: Variant, batch: int, m: int, n: int, k: int, processors: int) -> float:
+def _together(cluster: int, processors: int) -> int:
+    return TOGETHER[cluster] * processors // TOGETHER[1]
+
+
+def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> float:
+    """In ns, of a launch between others."""
     rows, columns, instances = v.tile
-    area, shared_out = rows * columns, max(v.parts, 1) * v.groups
-    items = v.tiles(m, n) * batch * shared_out
-    waves = ceil(items / (processors * TOGETHER[v.along_m * max(v.parts, 1)]))
-    steps = ceil(cdiv(k, v.bk) / shared_out) * v.bk / 64
-    shortest, each = STEP[v.bk]
-    main = steps * max(area * 64 / MACS, shortest + each * columns)
-    store = STORE + STORE_EACH * area
+    area, shared_out, cluster = rows * columns, max(v.parts, 1) * v.groups, v.along_m * v.along_n
+    items = max(1, v.tiles(m, n) * batch * shared_out)
+    waves = ceil(items / _together(cluster * max(v.parts, 1), processors))
+    steps = ceil(cdiv(k, BK) / shared_out)
+
+    multiplied = steps * area * BK / MACS
+    staged = steps * (rows + v.loaded) * 2 * BK / SM_INTAKE
+    of_a, of_b = _row_bytes(m, k, along_k[0]), _row_bytes(n, k, along_k[1])
+    if v.exchanged:
+        of_a, of_b = of_b, of_a
+    of_b *= WITHIN_LINE if v.loaded > columns else 1
+    busy = 2 if 2 * items > processors else 1
+    read = 2 * batch * (m + n) * k
+    loaded = (rows * of_a / v.along_n + v.loaded * of_b / v.along_m) / shared_out / TPC_INTAKE + read / items / MISSING
+    main = max(multiplied, staged, busy * loaded)
+
+    store = 0 if v.parts else PIECE * 2 * area / span(2 * columns, v.registers)
     if instances == 2:  # one stores while the other multiplies
         body = main + (waves - 1) * max(main, store) + store
     else:
         body = waves * (main + store)
-    read = items * steps * 128 * (rows + columns / v.along_m**SHARING) / L2
-    written = m * n / WRITE
-    if not v.parts:
-        written *= (ACROSS if v.exchanged else 1) * (NARROW if columns > 64 and columns % 64 else 1)
-    memory = 2 * batch * ((m + n) * k / READ + written)
-    time = LAUNCH + (body**2 + read**2 + memory**2) ** 0.5
-    if v.along_m > 1:
+    body *= IN_STEP[cluster]
+
+    written = 2 * batch * m * n / WRITE
+    if n % 16:
+        written *= 1 + UNALIGNED_STORE * (1 if v.exchanged else 128 / columns)
+    if v.exchanged and not v.parts:
+        written *= ACROSS
+    memory = read / READ + written
+
+    time = LAUNCH + FIRST * (rows + v.loaded) + TILE * (waves - 1) + body + memory
+    if cluster > 1:
         time += CLUSTERED
     if v.parts:
-        time += PARTS + items * area * 4 / REDUCED + (CLUSTER_PARTS if v.parts > 1 else 0)
+        time += PARTS + DOUBLED * log2(v.parts) + items * area * 4 / REDUCED
     if v.groups > 1:
-        time += GROUPS + v.groups * (GROUP + area * 4 / max(v.parts, 1) / GATHERED)
+        time += GROUPS + v.groups * area * 4 / max(v.parts, 1) / GATHERED
     return time
+
+
+def _row_bytes(extent: int, k: int, along_k: bool) -> float:
+    """What TMA loads of a row or column of an operand, in pieces of 128 bytes along k, or along their `extent`."""
+    if along_k:
+        return 128 * cdiv(k, 64) * (UNALIGNED_LOAD if k % 16 else 1)
+    return 2 * k * (UNALIGNED_LOAD if extent % 16 or extent < 64 else 1)

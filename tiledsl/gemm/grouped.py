@@ -63,7 +63,7 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
 from tiledsl.lang.schedules import cdiv_any, unwrapped
 
 __all__ = ["TALL", "hopper_grouped"]
@@ -251,7 +251,8 @@ def hopper_grouped(
     ends, starts = shared((GROUPS,), i32), shared((GROUPS + 32,), i32)
     read_groups(ends, starts, bounds, L, M, BM, MASKED, CHECK)
     work = persistent(Schedule(group_count, group_item, ends, starts, L, N, K, (BM, BN, BK), (GROUP, MASKED)))
-    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    height = staged_width(BM, A.unit == 2)
+    ring = Ring(STAGES, a=staging(A, height, BK), b=staging(B, BK, BN))
     if EXCHANGED:
         out = shared((2 * INSTANCES, gcd(BM, TALL), BN), C.dtype, layout=swizzle_128b)
     else:
@@ -261,7 +262,7 @@ def hopper_grouped(
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
-                    tma_load(as_stored(A[t.batch, t.m, k]), s.a)
+                    tma_load(as_stored(A[t.batch, tile(0, height) + t.m.start, k]), s.a)
                     tma_load(as_stored(B[t.group, k, t.n]), s.b)
     with role("math", warpgroups=2 // INSTANCES, registers=232, instances=INSTANCES) as r:
         threads = 256 // INSTANCES
@@ -271,10 +272,8 @@ def hopper_grouped(
             with r.turn("multiply"):
                 for _ in t.k:
                     with ring.use(in_flight=1) as s:
-                        if EXCHANGED:
-                            acc = wgmma(matrix(s.b, B).T, matrix(s.a, A).T, acc)
-                        else:
-                            acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+                        a, b = matrix(s.a, A)[:BM, :], matrix(s.b, B)
+                        acc = wgmma(b.T, a.T, acc) if EXCHANGED else wgmma(a, b, acc)
             with r.turn("store"):
                 sums, own = acc.wait(), bias[t.group, :] if bias is not None else None
                 for i in unroll((BM if EXCHANGED else BN) // piece):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
+from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.operands import new_array
 from tiledsl.gemm.pad import VEC, pad
 from tiledsl.lang import cdiv
@@ -152,7 +153,7 @@ def _checked(
     mean = rows / groups
     if call.masked:
         mean = rows / 2 if expected is None else float(expected)
-    consts = choose_grouped(groups, mean, n, k)
+    consts = choose_grouped(groups, mean, n, k, a.unit_axis() != len(a.shape) - 2)
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls")
@@ -174,20 +175,22 @@ class Tile(NamedTuple):
 
     @property
     def loaded(self) -> int:
-        """Bytes of a stage."""
+        """Bytes of a step."""
         return (self.rows + self.columns) * BK * 2
 
-    def consts(self, groups: int) -> dict[str, Any]:
-        """The consts of `hopper_grouped`, with as many stages as there is room for, up to 16."""
+    def consts(self, groups: int, along_k: bool = True) -> dict[str, Any]:
+        """The consts of `hopper_grouped`, with as many stages as there is room for, up to 16. along_k: A is contiguous
+        along k, so that no more than a tile's rows are staged."""
         room = next(size for size in ROOM if groups <= size)
         stored = 4 * gcd(self.rows, TALL) * self.columns if self.exchanged else 2 * self.rows * 64
         free = SHARED_BYTES - 2 * stored - 8 * room - OTHER_BYTES
+        stage = (staged_width(self.rows, along_k) + self.columns) * BK * 2
         return {
             "BM": self.rows,
             "BN": self.columns,
             "EXCHANGED": self.exchanged,
             "INSTANCES": 1 + self.exchanged,
-            "STAGES": min(free // self.loaded, 16),
+            "STAGES": min(free // stage, 16),
             "GROUPS": room,
         }
 
@@ -214,10 +217,11 @@ of all tiles for 25 problems: the tile that they choose took 1.1% longer than th
 
 
 @cache
-def choose_grouped(groups: int, mean: float, n: int, k: int) -> dict[str, Any]:
-    """The consts of `hopper_grouped` for groups of `mean` rows on average and matrices of k x n."""
+def choose_grouped(groups: int, mean: float, n: int, k: int, along_k: bool = True) -> dict[str, Any]:
+    """The consts of `hopper_grouped` for groups of `mean` rows on average and matrices of k x n. along_k: A is
+    contiguous along k."""
     tile = min(TILES, key=lambda t: microseconds(t, groups, mean, n, k))
-    return {**tile.consts(groups), "EARLY": bool(microseconds(tile, groups, mean, n, k) < EARLY)}
+    return {**tile.consts(groups, along_k), "EARLY": bool(microseconds(tile, groups, mean, n, k) < EARLY)}
 
 
 def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int) -> float:

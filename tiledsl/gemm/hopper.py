@@ -7,8 +7,8 @@ scaled and passed through the epilogue by itself, since registers do not suffice
 warps store it.
 
 With SPLIT, so many CTAs of a cluster share a tile's k, and `groups` clusters more: `split_k.py`. `sums` and `done` are
-the workspace: P is SPLIT * groups for each tile, H x J a tile, R is SPLIT for each tile. `done` is zero before and
-after.
+the workspace: P is SPLIT * groups for each tile, H x J the elements of a tile, R is SPLIT for each tile. `done` is zero
+before and after.
 
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
@@ -52,8 +52,8 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
-from tiledsl.gemm.split_k import Reduction, meeting, part_count, part_item, reduce_parts
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
+from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
 __all__ = ["choose", "hopper_fastest"]
 
@@ -104,8 +104,11 @@ def hopper_fastest(
         part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, index(groups) if SPLIT else index(1)
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
-    room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN)
-    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
+    buffers = 1 if SPLIT else 2
+    room = chunks(C, buffers * INSTANCES, BM, slice_width(SPLIT, BN) if SPLIT else BN, BM * BN * INSTANCES // 256)
+    width = staged_width(BN, B.unit == 1)
+    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -114,7 +117,7 @@ def hopper_fastest(
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+                    tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
     with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
@@ -122,24 +125,24 @@ def hopper_fastest(
             with r.turn("multiply"):
                 for _ in t.k:
                     with ring.use(in_flight=1) as s:
-                        acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+                        acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
-                x = acc.wait()
+                x, first, mine = acc.wait(), index(0), True
                 if SPLIT:
-                    how = Reduction(SPLIT, 256 // INSTANCES, ADD_C, EPILOGUE, EXCHANGED)
-                    reduce_parts(x, t, how, index(groups), sums, done, room, r.index, parity, C, alpha, beta, bias)
+                    x, mine = reduce_parts(x, t, SPLIT, index(groups), sums, done, met, r.index, parity)
                     parity = parity ^ 1
-                else:
-                    wide: int = room.shape[2]
-                    for i in unroll(BN // wide):
-                        n = tile(t.n.start // wide + i, wide)
+                    first = t.part * x.shape[1]
+                wide: int = room.shape[1 if C.unit == 1 else 2]
+                if mine:
+                    for i in unroll(x.shape[1] // wide):
+                        n = tile((t.n.start + first) // wide + i, wide)
                         to, y = C[t.batch, t.m, n], alpha * x.columns(i * wide, wide)
                         if ADD_C:
                             y = beta * load_fragment(to, y.layout).to(f32) + y
                         at, across = coordinates(y)
                         y = EPILOGUE(y, bias, t.m.start + at if EXCHANGED else n.start + across).to(C.dtype)
-                        via = room[r.index * 2 + i % 2, :, :]
-                        if C.unit == 2 and C.align == 16:
-                            store_tma(y, to, via=via, in_flight=min(i, 1))
+                        via: Any = matrix(room[r.index * buffers + i % buffers, :, :], C)
+                        if C.unit > 0 and C.align == 16:
+                            store_tma(y, to, via=via, in_flight=min(i, buffers - 1))
                         else:
                             store_lines(y, to, via, 8 // INSTANCES)

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
-from tiledsl.gemm.choice import best, choose, is_large
+from tiledsl.gemm.choice import Variant, best
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.ir.types import F32
+from tiledsl.gemm.split_k import QUAD
+from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
 __all__ = ["FORMATS", "Plan", "Problem", "plan"]
@@ -121,24 +122,27 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch early: that was
-    slower, or no faster. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
-    make its bits depend on m."""
-    batch, m, n, k = problem[:4]
-    processors, padded = problem.processors, (not problem.tma_a, not problem.tma_b)
+    """By `hopper_fastest`. A row's products are added 16 at a time along k whatever the tile is, so that parts of k
+    alone make its bits depend on m."""
     behind = problem.add_c + (problem.bias or problem.epilogue)
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
-    along_k = (problem.unit_a != 1, problem.unit_b == 1) if k else (False, False)
-    if is_large(batch, m, n, k, processors):
-        by_tma = problem.unit_c == 2 and problem.tma_c
-        consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
-        return Plan(hopper_fastest, consts, False, *padded, early=batch * m * n * k < EARLY)
-    chosen = best(batch, m, n, k, along_k, behind, processors, parted=not problem.batch_invariant)
-    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
+    along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
+    chosen = best(*problem[:4], along_k, behind, problem.processors, parted=not problem.batch_invariant)
+    return by_variant(problem, chosen)
+
+
+def by_variant(problem: Problem, chosen: Variant) -> Plan:
+    """By this variant of `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch
+    early: that was slower, or no faster."""
+    batch, m, n, k = problem[:4]
+    padded = not problem.tma_a, not problem.tma_b
+    early = bool(chosen.parts) or batch * m * n * k < EARLY
+    consts = chosen.consts(k, DTYPES[problem.out].bytes)
+    plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, early=early)
     if not chosen.parts:
         return plan
-    rows, columns, _ = chosen.tile
-    by_columns = problem.unit_c == (2 if chosen.exchanged else 1)
-    slices = chosen.parts * batch * chosen.tiles(m, n)
-    sums = (slices * chosen.groups, *((columns, rows) if by_columns else (rows, columns)))
-    return plan._replace(sums=sums, done=slices, groups=chosen.groups)
+    rows, columns, instances = chosen.tile
+    parts = chosen.parts * batch * chosen.tiles(m, n)
+    held = 256 // instances * QUAD
+    sums = (parts * chosen.groups, rows * columns // held, held)
+    return plan._replace(sums=sums, done=parts, groups=chosen.groups)

@@ -1,15 +1,14 @@
 """Which tiles a CTA has, and which part of their k, and the reduction of the partial sums.
 
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
-share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA stores its sums in a
-workspace. Each CTA of the cluster adds up one slice of the tile, over the parts in their order. Of several clusters,
-the last one to have a slice adds it up over the clusters, in their order, too. So the bits of a result depend on the
-shapes and the consts alone, and nobody waits for a CTA that may not have started.
+share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
+up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in a
+workspace. Of several clusters, the last one to have a slice adds it up over the clusters, in their order. So the bits
+of a result depend on the shapes and the consts alone, and nobody waits for a CTA that may not have started.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tiledsl import (
@@ -20,16 +19,16 @@ from tiledsl import (
     SharedTile,
     WorkItem,
     barrier,
-    cdiv,
+    boolean,
     f32,
     fragment,
+    grid_size,
     i32,
     index,
     lane_id,
     minimum,
     ptx,
     shared,
-    store,
     tile,
     tile_function,
     tiles,
@@ -39,11 +38,10 @@ from tiledsl import (
     warp_id,
     where,
 )
-from tiledsl.dims import H, J, L, M, N, P, R
-from tiledsl.gemm.epilogue import Epilogue
+from tiledsl.dims import H, J, P, R
 from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
-__all__ = ["QUAD", "Reduction", "meeting", "part_count", "part_item", "reduce_parts"]
+__all__ = ["QUAD", "meeting", "part_count", "part_item", "reduce_parts", "slice_width"]
 
 E = TypeVar("E", bound=Float)
 
@@ -55,6 +53,9 @@ LOADS = 16
 
 QUAD = 4
 """Elements of a vector."""
+
+LEAST = 16
+"""Columns of a slice, at least: TMA stores 32 bytes or more of each row."""
 
 
 @unwrapped
@@ -79,7 +80,7 @@ def part_item(
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
     each = rows * columns
     if place.m * place.n > 1:
-        i = _of_gpc(i, each * batches * groups)
+        i = _of_gpc(i, each * batches * groups, grid_size() // (place.m * place.n))
     group, along_k = 0, tiles(k, sizes[2])
     count = each * batches
     if parts:
@@ -106,11 +107,13 @@ def part_item(
 
 
 @unwrapped
-def _of_gpc(i: Any, count: Any) -> Any:
-    """A permutation of `count` items for which those of clusters in one GPC are neighbours: the clusters of a grid are
-    dealt out to the GPCs in turn."""
-    gpc, size, more = i % GPCS, count // GPCS, count % GPCS
-    return gpc * size + min(gpc, more) + i // GPCS
+def _of_gpc(i: Any, count: Any, wave: Any) -> Any:
+    """A permutation of each `wave` of `count` items for which those of clusters in one GPC are neighbours: the clusters
+    of a grid are dealt out to the GPCs in turn."""
+    first = i // wave * wave
+    within, items = i - first, min(wave, count - first)
+    gpc, size, more = within % GPCS, items // GPCS, items % GPCS
+    return first + gpc * size + min(gpc, more) + within // GPCS
 
 
 @tile_function
@@ -125,128 +128,86 @@ def meeting(parts: int, instances: int) -> tuple[SharedTile[u64], SharedTile[u32
     return arrived, found
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """parts: of k in a cluster. threads: that have a tile. add_c, epilogue, exchanged: the consts of the kernel."""
-
-    parts: int
-    threads: int
-    add_c: bool
-    epilogue: Epilogue
-    exchanged: bool
+def slice_width(parts: int, columns: int) -> int:
+    """Columns of a tile that one CTA of the cluster adds up: a multiple of `LEAST`. If there are fewer slices than
+    CTAs, the last CTAs have none."""
+    return min(w for w in range(LEAST, columns + 1, LEAST) if columns % w == 0 and w * parts >= columns)
 
 
 @tile_function
 def reduce_parts(
     x: Fragment[f32],
     t: Any,
-    how: Reduction,
+    parts: int,
     groups: index,
     sums: Global[f32, P, H, J] | None,
     done: Global[u32, R] | None,
     room: tuple[SharedTile[u64], SharedTile[u32]],
     instance: index,
     parity: u32,
-    C: Global[E, L, M, N],
-    alpha: f32 | float,
-    beta: f32 | float,
-    bias: Any,
-):
-    """C = epilogue(alpha * (the sum of all parts' x) + beta * C) for one tile.
+) -> tuple[Fragment[f32], boolean]:
+    """The sum of all parts' x, for the slice of this CTA, number t.part; and whether this CTA is to store it.
 
-    sums: a tile for each part, with rows along the axis of C that is not contiguous. done: a zero for each slice of
-    each tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this parity.
+    sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero for each part of each
+    tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this parity.
     """
     assert sums is not None and done is not None, "SPLIT needs its workspace: pass sums and done"
     arrived, found = room
-    rows, columns = x.shape
-    parts, threads = how.parts, how.threads
-    across = C.unit == 1  # contiguous along m
-    inner = rows if across else columns
-    slice = rows * columns // parts // QUAD
-    each = cdiv(slice, threads)
-    assert slice % threads == 0 or each == 1, f"{threads} threads cannot share {slice} vectors evenly"
-    thread = warp_id() % (threads // 32) * 32 + lane_id()
-    number = t.number * parts + t.part
+    wide = slice_width(parts, x.shape[1])
+    count = x.shape[1] // wide
+    thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
     first = (t.group * t.count + t.number) * parts
-    mine = sums[first + t.part, tile(0, columns if across else rows), tile(0, inner)]
-    store(x, mine.T if across else mine, vec=4 if across else 8)
-    barrier()
+    own = x.columns(0, wide).registers()
+    mine = t.part < count
     if parts > 1:
+        for p in unroll(count):
+            y = x.columns(p * wide, wide).registers()
+            if t.part == p:
+                own = y
+            else:
+                store_slice(y, sums, first + t.part, p, thread)
+        barrier()
         if thread < parts:
             ptx.mbarrier_arrive(arrived, instance, rank=i32(t.at_m + t.along_m * thread))
         ptx.mbarrier_wait(arrived, instance, parity=parity)
-    begin = t.part * slice + (thread if slice >= threads else minimum(thread, slice - 1))
-    total = fragment((QUAD * each,), f32)
-    last = groups == 1
-    if parts > 1 or groups == 1:
-        for p in unroll(parts):
-            total = total + load_slice(sums, first + p, begin, threads, inner, each)
+        if mine:
+            for p in unroll(1, parts):
+                own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own.shape[0])
     if groups > 1:
-        if parts > 1 and (slice >= threads or thread < slice):
-            for i in unroll(each):
-                at = (begin + i * threads) * QUAD
-                sums.store(first + t.part, at // inner, at % inner, total[QUAD * i : QUAD * i + QUAD])
+        if mine:
+            store_slice(own, sums, first + t.part, t.part, thread)
         barrier()
-        if thread == 0:
+        number = t.number * parts + t.part
+        if thread == 0 and mine:
             found[instance] = done.atomic_add(number, 1, order="acq_rel")
         barrier()
-        last = index(found[instance]) == groups - 1
-        if last:
-            total = fragment(total.shape, f32)
-            deep = max(1, LOADS // each)
+        mine = mine and index(found[instance]) == groups - 1
+        if mine:
+            own = fragment(own.shape, f32)
+            deep = max(1, LOADS * QUAD // own.shape[0])
             for group in range(0, groups, deep):
                 at = [minimum(group + i, groups - 1) * t.count * parts + number for i in range(deep)]
-                more = [load_slice(sums, at[i], begin, threads, inner, each) for i in range(deep)]
+                more = [load_slice(sums, at[i], t.part, thread, own.shape[0]) for i in range(deep)]
                 for i in unroll(deep):
-                    total = total + where(group + i < groups, more[i], 0)
+                    own = own + where(group + i < groups, more[i], 0)
             if thread == 0:
                 done.atomic_store(number, 0)
-    if last and (slice >= threads or thread < slice):
-        for i in unroll(each):
-            at = (begin + i * threads) * QUAD
-            finish(total[QUAD * i : QUAD * i + QUAD], t, at // inner, at % inner, C, alpha, beta, bias, how)
+    return fragment((x.shape[0], wide), f32, x.layout, init=own), mine
 
 
 @tile_function
-def load_slice(
-    sums: Global[f32, P, H, J], number: index, begin: index, threads: int, inner: int, each: int
-) -> Fragment[f32]:
-    """This thread's vectors of tile `number`: `begin`, begin + threads and so on, `each` of them."""
-    x = fragment((QUAD * each,), f32)
-    for i in unroll(each):
-        at = (begin + i * threads) * QUAD
-        x[QUAD * i : QUAD * i + QUAD] = sums.load(number, at // inner, at % inner)
+def store_slice(x: Fragment[f32], sums: Global[f32, P, H, J], number: index, slice: index | int, thread: index):
+    """Stores what this thread holds of a slice of part `number`."""
+    rows = x.shape[0] // QUAD
+    for i in unroll(rows):
+        sums.store(number, slice * rows + i, thread * QUAD, x[QUAD * i : QUAD * i + QUAD])
+
+
+@tile_function
+def load_slice(sums: Global[f32, P, H, J], number: index, slice: index, thread: index, count: int) -> Fragment[f32]:
+    """What `store_slice` stored."""
+    x = fragment((count,), f32)
+    rows = count // QUAD
+    for i in unroll(rows):
+        x[QUAD * i : QUAD * i + QUAD] = sums.load(number, slice * rows + i, thread * QUAD)
     return x
-
-
-@tile_function
-def finish(
-    x: Fragment[f32],
-    t: Any,
-    outer: index,
-    inner: index,
-    C: Global[E, L, M, N],
-    alpha: f32 | float,
-    beta: f32 | float,
-    bias: Any,
-    how: Reduction,
-):
-    """Stores four elements of a tile's result that are neighbours in memory, or would be, were C contiguous along n."""
-    along = fragment((QUAD,), i32)
-    for i in unroll(QUAD):
-        along[i] = i
-    here = along.to(index)
-    across = C.unit == 1
-    batch: index = t.batch
-    m: index = t.m.start + (inner if across else outer)
-    n: index = t.n.start + (outer if across else inner)
-    rows, columns = (here + m, here * 0 + n) if across else (here * 0 + m, here + n)
-    x = alpha * x
-    if how.add_c:
-        x = beta * C.get(batch, rows, columns).to(f32) + x
-    y = how.epilogue(x, bias, rows if how.exchanged else columns).to(C.dtype)
-    if C.unit > 0 and C.align >= QUAD * C.dtype.bytes:
-        C.put(batch, m, n, y)
-    else:
-        C.put(batch, rows, columns, y)

@@ -62,6 +62,11 @@ class Fragment(Generic[D]):
         keeps what it holds, in the same layout."""
         raise _misuse()
 
+    def registers(self) -> Fragment[D]:
+        """What this thread holds of a fragment with a layout, as one of its own, with one axis. Of an accumulator of
+        wgmma: eight columns after eight columns, of each two neighbours of a row, then two of the row eight below."""
+        raise _misuse()
+
     def __add__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]: ...
 
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__
@@ -112,9 +117,13 @@ class Fragment(Generic[D]):
 
 
 def fragment(
-    shape: int | tuple[int, ...], dtype: type[D], layout: FragmentLayout | None = None, init: D | float = 0
+    shape: int | tuple[int, ...],
+    dtype: type[D],
+    layout: FragmentLayout | None = None,
+    init: D | float | Fragment[D] = 0,
 ) -> Fragment[D]:
-    """Registers as an array of compile-time `shape`, every element `init`.
+    """Registers as an array of compile-time `shape`, every element `init`; with a layout, `init` may be what each
+    thread holds, as `Fragment.registers` gives it.
 
     Without a layout, `shape` is what each thread has for itself. With one, such as ``mma.m16n8k16.acc(warps=(2, 2))``,
     it is what the block's threads hold together: rows by columns, multiples of what the layout's warps take, and as

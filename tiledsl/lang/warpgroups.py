@@ -48,8 +48,9 @@ class Wgmma:
         """Begins ``a b + acc``: a is m x k, b k x n, acc m x n.
 
         a, b: views of shared tiles with a `swizzle_128b`, `swizzle_64b` or `swizzle_32b` layout; ``S.T`` is one
-        transposed. 8- and 32-bit elements are contiguous along k; 16-bit ones along either axis. a may be a fragment,
-        in the layout ``acc.a``. k is a multiple of 32 bytes, m of 64 for each warpgroup, n of 8 up to 256. What is read
+        transposed. 8- and 32-bit elements are contiguous along k; 16-bit ones along either axis. A view of a part of a
+        tile, ``S[:, :176]``, begins where a panel does, and may end within one. a may be a fragment, in the layout
+        ``acc.a``. k is a multiple of 32 bytes, m of 64 for each warpgroup, n of 8 up to 256. What is read
         may not be written before the product has ended.
 
         In ``with ring.use()`` the region places fence, commit and wait; elsewhere `ptx.wgmma_fence` stands before the

@@ -7,6 +7,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
+from tiledsl.frontend.arithmetic import elements
 from tiledsl.frontend.bindings import (
     LanguageObject,
     View,
@@ -204,6 +205,13 @@ def _columns(call: Call) -> Value:
     if count <= 0 or not 0 <= first <= total - count:
         raise call.error(f"columns {first} to {first + count - 1} of a fragment of {total}", "stay within it")
     return call.builder.value(matrix.Slice(value, columns=(first, count)))
+
+
+@intrinsic(fragment_class.registers)
+def _registers(call: Call) -> Value:
+    value = _held(call, "self")
+    own = elements(value, call.frame)
+    return call.builder.value(tile.Pack(*own, type=FragmentType(value.fragment.dtype, (len(own),))))
 
 
 @intrinsic(lang.convert)

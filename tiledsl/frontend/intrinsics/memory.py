@@ -8,7 +8,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.arch import MOST_REGISTERS
-from tiledsl.frontend.arithmetic import convert, elementwise
+from tiledsl.frontend.arithmetic import convert, elements, elementwise
 from tiledsl.frontend.bindings import describe, dtype_of, is_fragment, positive_ints
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
@@ -87,7 +87,17 @@ def _fragment(call: Call) -> Value:
             raise call.error(f"a fragment of {type_.size} elements; a thread has {MOST_REGISTERS} registers", fix)
     else:
         type_ = distributed(call.frame, call.node, dtype, dims, layout, call.what)
+        if is_vector(call["init"]):
+            return _of_registers(call, type_, call["init"])
     return call.builder.value(tile.Pack(call.value("init", dtype), type=type_))
+
+
+def _of_registers(call: Call, type_: FragmentType, init: Value) -> Value:
+    """A fragment of which `init` is what each thread holds."""
+    if init.type != FragmentType(type_.dtype, (type_.size,)):
+        message = f"a fragment of {type_} from {describe(init)}"
+        raise call.error(message, f"each thread holds {type_.size} {type_.dtype} of it: pass what x.registers() gives")
+    return call.builder.value(tile.Pack(*elements(init, call.frame), type=type_))
 
 
 # -- loads -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tiledsl.passes.analysis.structure import incoming
 DEPTH = 200
 """How many ops deep one looks."""
 
-GUESSES = 8
+GUESSES = 16
 """How often what a loop carries is guessed."""
 
 

@@ -178,12 +178,10 @@ def check_operands(op: wgmma.Mma) -> list[tuple[wgmma.SharedOperand, Paneled]]:
         if sorted(operand.axes) != [rank - 2, rank - 1]:
             message = f"{called(op)} takes the last two axes of {name} as rows and columns, not {operand.axes}"
             raise CompileError(message, op.loc, "index the axes before them: S[stage, :, :]")
-        if not operand.k_major:
-            if dtype.bytes != 2:
-                message = f"{called(op)} reads {dtype} along k only, but the rows of {name} run across it"
-                fix = "store the tile transposed, so that k runs along its rows; 16-bit elements can lie either way"
-                raise CompileError(message, op.loc, fix)
-            _require_panels(op, operand.tile, operand.extent, layout)
+        if not operand.k_major and dtype.bytes != 2:
+            message = f"{called(op)} reads {dtype} along k only, but the rows of {name} run across it"
+            fix = "store the tile transposed, so that k runs along its rows; 16-bit elements can lie either way"
+            raise CompileError(message, op.loc, fix)
         found.append((operand, layout))
     return found
 

@@ -1,8 +1,8 @@
 """Make branches of roles: on the warp's number, with `setmaxnreg` where roles say how many registers they need.
 
 Barriers inside become named ones. Of a turn, barrier ``first + i`` is that of instance i: it waits there, and the other
-one arrives behind the body. Before the loop over work items instance 1 arrives for instance 0. After it, the instance
-that would run next waits once, consuming the unmatched arrival. (PTX ISA: barrier.cta.sync, .arrive; setmaxnreg.)
+one arrives behind the body if there is a next item. Before the loop over work items instance 1 arrives for instance 0
+if there is a first one. (PTX ISA: barrier.cta.sync, .arrive; setmaxnreg.)
 """
 
 from __future__ import annotations
@@ -86,13 +86,15 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
 @dataclass
 class _Role:
     """barrier: the named one of instance 0, 0 for the block; groups: of the first of its warpgroups, 0 where none meets
-    by itself. turns: the first of each turn of instances. instance: its number, where there are several."""
+    by itself. instance: its number, where there are several. Of the loop over work items that is lowered, turns: the
+    first barrier of each; item: the instance's one, how far the next one of all is, and where they end."""
 
     region: roles.Region
     barrier: int
-    turns: dict[str, int] = field(default_factory=dict[str, int])
     groups: int = 0
     instance: Value | None = None
+    turns: dict[str, int] = field(default_factory=dict[str, int])
+    item: tuple[Value, Value, Value] | None = None
 
 
 class _Lowering:
@@ -101,10 +103,7 @@ class _Lowering:
         self.roles: dict[Op, _Role] = {}
         self.taken = 1
         for region in regions:
-            role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
-            for op in region.walk() if region.instances > 1 else ():
-                if isinstance(op, roles.Enter) and op.title not in role.turns:
-                    role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
+            self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
 
     def take(self, count: int, loc: Loc, what: str) -> int:
         """The first of so many named barriers."""
@@ -127,7 +126,8 @@ class _Lowering:
                     self.region(op, self.roles[op])
                 case roles.Enter() | roles.Leave():
                     if op.title in role.turns:
-                        self.turn(role, role.turns[op.title], leave=isinstance(op, roles.Leave))
+                        given = self.enter if isinstance(op, roles.Enter) else self.leave
+                        given(role, role.turns[op.title])
                 case roles.Work():
                     self.work(op, role)
                 case roles.Leads():
@@ -208,33 +208,38 @@ class _Lowering:
     def work(self, op: roles.Work, role: _Role) -> None:
         """The items of this block, or of the role's instance."""
         b, instance, instances, (lo, hi, step) = self.b, role.instance, role.region.instances, op.operands[:3]
-        entered = [inner.title for inner in op.body.ops if isinstance(inner, roles.Enter)]
-        turns = [role.turns[title] for title in entered if title in role.turns]
-        first, each = lo, step
+        first, each, body = lo, step, op.body
         if instance is not None:
             first, each = b.scalar("add", lo, b.scalar("mul", instance, step)), b.scalar("mul", step, instances)
-        if instance is not None and turns:
-            self.turns(b.scalar("eq", instance, 1), role, turns, leave=True)
-        body, op.blocks = op.body, []
+            entered = {inner.title: inner.loc for inner in body.ops if isinstance(inner, roles.Enter)}
+            role.turns = {title: self.take(instances, loc, "a turn") for title, loc in entered.items()}
+            role.item = body.args[0], step, hi
+            if role.turns:
+                with b.when(b.scalar("and", b.scalar("eq", instance, 1), b.scalar("lt", lo, hi))):
+                    for turn in role.turns.values():
+                        self.arrive(role, turn)
+        op.blocks = []
         self.block(body, role)
         b.loc = op.loc
         replace_op(op, b.add(control.For(first, hi, each, *op.inits, blocks=[body])).results)
-        if instance is not None and turns:
-            left = b.scalar("max", b.scalar("sub", hi, lo), 0)
-            items = b.scalar("floordiv", b.scalar("sub", b.scalar("add", left, step), 1), step)
-            following = b.scalar("mod", items, instances)
-            self.turns(b.scalar("eq", following, instance), role, turns, leave=False)
 
-    def turns(self, condition: Value, role: _Role, turns: list[int], *, leave: bool) -> None:
-        with self.b.when(condition):
-            for first in turns:
-                self.turn(role, first, leave=leave)
-
-    def turn(self, role: _Role, first: int, *, leave: bool) -> None:
-        """This instance waits for its turn, or arrives where the other one waits."""
-        b = self.b
+    def enter(self, role: _Role, first: int) -> None:
+        """This instance waits for its turn."""
         assert role.instance is not None
-        number = b.cast(role.instance, I32)
-        if leave:
-            number = b.scalar("sub", b.constant(1, I32), number)
-        b.add(barriers.NamedBarrier(number, number=first, threads=role.region.all_threads, wait=not leave))
+        self.meet(role, first, role.instance, wait=True)
+
+    def leave(self, role: _Role, first: int) -> None:
+        """The other instance has the next item."""
+        assert role.item is not None
+        item, step, hi = role.item
+        with self.b.when(self.b.scalar("lt", self.b.scalar("add", item, step), hi)):
+            self.arrive(role, first)
+
+    def arrive(self, role: _Role, first: int) -> None:
+        """Where the other instance waits."""
+        assert role.instance is not None
+        self.meet(role, first, self.b.scalar("sub", 1, role.instance), wait=False)
+
+    def meet(self, role: _Role, first: int, instance: Value, *, wait: bool) -> None:
+        number, threads = self.b.cast(instance, I32), role.region.all_threads
+        self.b.add(barriers.NamedBarrier(number, number=first, threads=threads, wait=wait))
