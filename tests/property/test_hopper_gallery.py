@@ -23,7 +23,9 @@ from taken_out import is_stopped, not_found, not_found_of_text
 from tiledsl import frontend
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator import Options
+from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel
+from tiledsl.ir.ops import mem
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.pipeline import run_pipeline
@@ -193,6 +195,19 @@ def test_each_op_of_rings_and_roles_is_needed(name: str) -> None:
     """An op of the text that the frontend makes is taken out: all that it orders."""
     left = not_found_of_text(called(name).written, called(name).lowered, partial(is_found, name))
     assert left == sorted(op for op, _ in CASES[name].ring)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "weaker"),
+    [("order", "relaxed"), ("order", "acquire"), ("order", "release"), ("reach", "cta"), ("reach", "cluster")],
+)
+def test_the_count_of_clusters_needs_its_order_and_scope(attribute: str, weaker: str) -> None:
+    """The last cluster to count reads what all have stored."""
+    kernel = called("fastest, parts").lowered.clone()
+    (count,) = (op for op in kernel.walk() if isinstance(op, mem.Atomic) and op.fn.name == "add")
+    setattr(count, attribute, weaker)
+    with pytest.raises(HazardError, match=r"race: .* of block \(2, 0, 0\) .* of block \(0, 0, 0\)"):
+        run("fastest, parts", kernel)
 
 
 def test_kernels_of_the_gallery_with_rings_or_roles_are_all_here() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from race_pairs import PAIRS, Pair, aliases
+from race_pairs_hopper import HOPPER_PAIRS
 
 from tiledsl import Const, Global, barrier, f32, grid, i32, index, shared, threads, tile_kernel
 from tiledsl.backends.emulator import Options, run
@@ -17,7 +18,8 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.parser import parse_kernel
 
 LEVELS = ("tile", "thread")
-NAMES = [pair.kernel.__name__ for pair in PAIRS]
+ALL = [*PAIRS, *HOPPER_PAIRS]
+NAMES = [pair.kernel.__name__ for pair in ALL]
 
 
 def checked(kernel: Any, level: str, arrays: dict[str, Any], options: Options | None = None, **consts: Any) -> None:
@@ -26,7 +28,7 @@ def checked(kernel: Any, level: str, arrays: dict[str, Any], options: Options | 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("pair", PAIRS, ids=NAMES)
+@pytest.mark.parametrize("pair", ALL, ids=NAMES)
 def test_the_right_version_is_silent(pair: Pair, level: str) -> None:
     checked(pair.kernel, level, pair.arrays(), RIGHT=True)
     checked(pair.kernel, level, pair.arrays(), Options(chunk_threads=1), RIGHT=True)
@@ -34,7 +36,7 @@ def test_the_right_version_is_silent(pair: Pair, level: str) -> None:
 
 @pytest.mark.parametrize(
     ("pair", "level"),
-    [pytest.param(pair, level, id=f"{pair.kernel.__name__}-{level}") for pair in PAIRS for level in pair.levels],
+    [pytest.param(pair, level, id=f"{pair.kernel.__name__}-{level}") for pair in ALL for level in pair.levels],
 )
 def test_the_race_is_found(pair: Pair, level: str) -> None:
     with pytest.raises(HazardError, match=r"race: .*" + pair.says) as caught:
