@@ -111,3 +111,26 @@ def test_updates_by_many_warps_are_all_remembered(level: str) -> None:
     assert right["out"].tolist() == [256] * 4
     with pytest.raises(HazardError, match=r"reads counts\[0\] at .* atomically wrote"):
         checked(histogram, level, arrays(), RIGHT=False)
+
+
+FIXES = {
+    "one_of_a_block": "let one thread write the element, or put a ",
+    "exchanged": "put a barrier() between the two",
+    "exchanged_in_a_warp": "put a syncwarp() between the two",
+    "one_element": "let one block write each element: check its tile's origin",
+    "flag": 'an atomic operation with order="release"',
+    "read_beside_atomic": "or make both atomic",
+    "narrow_scope": 'scope="gpu"',
+    "in_a_cluster": "ptx.cluster_arrive() and ptx.cluster_wait() between the two",
+    "stored_by_tma": "read=True waits for the source alone",
+    "written_then_loaded": "the language has no proxy fence for global memory",
+    "overwritten_source": "wait for the copy before the element is written",
+}
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_the_fix_is_one_for_these_threads(name: str) -> None:
+    pair = ALL[NAMES.index(name)]
+    with pytest.raises(HazardError) as caught:
+        checked(pair.kernel, "thread", pair.arrays(), RIGHT=False)
+    assert FIXES[name] in str(caught.value).rpartition("fix: ")[2]

@@ -42,11 +42,12 @@ def _waited(relation: Relation) -> tuple[str, str]:
 
 
 def _ordered(relation: Relation) -> tuple[str, str]:
+    once = "let one thread write the element, or " if relation.both_write and not any(relation.atomic) else ""
     if relation.same_warp:
-        return "with no syncwarp() between the two", "put a syncwarp() between the two, or let one lane do both"
+        return "with no syncwarp() between the two", once + "put a syncwarp() between the two"
     if relation.same_block:
         fix = "put a barrier() between the two, or let the one wait for the other at an mbarrier"
-        return "with no barrier of the block between the two", fix
+        return "with no barrier of the block between the two", once + fix
     if relation.same_cluster:
         return (
             "with no barrier of the cluster between the two",
