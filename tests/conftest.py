@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     """What lives to the end is looked through once by the garbage collector, and not again and again: the items, and
     the kernels that modules keep, of which there are a gigabyte."""
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(10_000, 1000, 20)
     gc.collect()
     gc.freeze()
 

@@ -45,21 +45,14 @@ def in_sass(compiled: Compiled) -> Accesses:
     return Counter((KINDS[s.base], BYTES[s.opcode.partition(".")[2]]) for s in listing)
 
 
-def after_bank_conflict(compiled: Compiled) -> list[Kernel]:
+def after_bank_conflict(compiled: Compiled) -> Kernel:
     """The kernel as the report sees it."""
-    seen: list[Kernel] = []
-
-    def observe(stage: str, kernel: Kernel) -> None:
-        if stage == "after:bank-conflict":
-            seen.append(kernel.clone())
-
-    lower(compiled.signature, compiled.spec, compiled.arch, observe=observe)
-    return seen
+    return lower(compiled.signature, compiled.spec, compiled.arch, until="bank-conflict")[0]
 
 
 def in_short_loops(compiled: Compiled) -> set[tuple[str, int]]:
     """What loops without a barrier access: of their bodies there may be several copies."""
-    (kernel,) = after_bank_conflict(compiled)
+    kernel = after_bank_conflict(compiled)
     found: set[tuple[str, int]] = set()
     for loop in kernel.walk():
         inside = list(loop.walk()) if isinstance(loop, (control.For, control.While)) else []

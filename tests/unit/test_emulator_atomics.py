@@ -12,6 +12,7 @@ from tiledsl import Const, Global, barrier, f32, fence, grid, i32, shared, syncw
 from tiledsl.backends.emulator import Access, Hook, Options, run
 from tiledsl.dims import K, M, N
 from tiledsl.errors import EmulatorError, HazardError
+from tiledsl.ir import semantics
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DTYPES
@@ -78,6 +79,47 @@ kernel k(%x: global<{dtype}, [3], unit=0, align=8>, %given: global<{dtype}, [P],
         found.append(elements[t % 3])
         elements[t % 3] = FUNCTIONS[name](elements[t % 3], v)
     assert (x.tolist(), old.tolist()) == (elements, found)
+
+
+ADDED = {
+    "numbers": [1.5, -2.25, 1e-3, 3e7, 0.0, -0.0],
+    "a sum below the least normal number": [2.0**-126, -(2.0**-126) * (1 + 2.0**-23), 0.0],
+    "subnormal numbers": [2.0**-130, -(2.0**-149), 1.0],
+    "no numbers": [1.0, np.inf, -np.inf, np.nan, 2.0],
+}
+
+
+@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
+def test_sums_of_f32_are_those_of_one_lane_after_the_other(added: list[float]) -> None:
+    """70 threads at 3 elements of a tensor: addresses with 24 and with 23 turns. Subnormals are zeros of their sign."""
+    text = """
+kernel k(%x: global<f32, [3], unit=0, align=4>, %given: global<f32, [P], unit=0, align=4>,
+         %old: global<f32, [P], unit=0, align=4>)
+  grid(1) threads(70) level(tile) index_bits(32) {
+  %t = gpu.thread_id {axis = 0} : index
+  %three = arith.constant 3 : index
+  %at = arith.mod %t, %three : index
+  %v = tile.load %given, %t : f32
+  %o = tile.atomic_add %x, %at, %v {order = "acq_rel", reach = "sys"} : f32
+  tile.store %old, %t, %o
+  control.return
+}
+"""
+
+    def flushed(value: np.float32) -> np.float32:
+        return np.copysign(np.float32(0), value) if abs(value) < 2.0**-126 else value
+
+    given = np.resize(np.array(added, np.float32), 70)
+    start = np.array([0.5, 2.0**-140, -0.0], np.float32)
+    x, old = start.copy(), np.zeros(70, np.float32)
+    run(parse_kernel(text, "k.tir"), {"x": x, "given": given, "old": old})
+    elements, found = start.copy(), np.zeros(70, np.float32)
+    for t, v in enumerate(given):
+        found[t] = elements[t % 3]
+        with np.errstate(invalid="ignore"):
+            elements[t % 3] = semantics.apply("add", DTYPES["f32"], flushed(elements[t % 3]), flushed(v))
+        elements[t % 3] = flushed(elements[t % 3])
+    assert x.tobytes() == elements.tobytes() and old.tobytes() == found.tobytes()
 
 
 @tile_kernel

@@ -80,8 +80,9 @@ SIZES = [3, 0, 0, 150, 64, 1, 128, 0]
 @pytest.mark.parametrize(("order", "bounds"), [("N", np.int32), ("K", np.int64)])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(tile: Any, order: str, bounds: Any, make: Any) -> None:
-    """Groups of none, one, some rows, whole tiles and several; columns and k that tiles do not divide."""
-    run(make(SIZES, 136, 264, order, bounds), **tile.consts(len(SIZES)))
+    """Groups of none, one, some rows, half a tile, a whole one and several; columns and k that tiles do not divide."""
+    sizes = [3, 0, 0, tile.rows + 22, tile.rows // 2, 1, tile.rows, 0]
+    run(make(sizes, 136, min(264, 2 * tile.columns + 8), order, bounds), **tile.consts(len(sizes)))
 
 
 @pytest.mark.parametrize(

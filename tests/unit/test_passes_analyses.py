@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.property.random_kernels import random_case
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.types import I32, Type
 from tiledsl.passes.analysis.divisibility import LIMIT, Divisibility
 from tiledsl.passes.analysis.structure import loops_around
 from tiledsl.passes.analysis.sums import Sums
-from tiledsl.passes.analysis.uniformity import LEVELS, Uniformity, least_uniform
+from tiledsl.passes.analysis.uniformity import LEVELS, PlainlyUniform, Uniformity, least_uniform
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 
 HEADER = "kernel k(%A: global<f32, [M, N], unit=1, align=16>, %n: i32)\n  grid(M) threads({}) {{\n"
@@ -74,6 +75,20 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
     made, values = kernel(POSITIONS, threads)
     uniformity = Uniformity(made)
     assert {name: uniformity.of(values[name]) for name in expected} == expected
+
+
+def test_what_a_short_look_shows_to_be_uniform_is_so() -> None:
+    shown = others = 0
+    for seed in range(20):
+        made = random_case(seed, 40).kernel
+        plain, uniformity = PlainlyUniform(made), Uniformity(made)
+        for op in made.walk():
+            for value in (*op.results, *(arg for block in op.blocks for arg in block.args)):
+                of_the_block = uniformity.of(value) in ("grid", "cta")
+                assert of_the_block or not plain.of(value)
+                shown += plain.of(value)
+                others += not of_the_block
+    assert shown > 100 < others
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,13 @@ def test_what_a_build_has_kept_runs_no_pass(ran: Counter[str]) -> None:
 
 
 def test_all_reports_run_each_pass_once(ran: Counter[str]) -> None:
+    """Up to where layouts are chosen; no report is about what follows."""
     compiled = compiled_anew()
     ran.clear()
     for _ in range(2):
         assert "wavefronts" in str(compiled.explain("banks"))
         assert str(compiled.explain("pipeline"))
-    assert ran == Counter(stages())
+    assert ran == Counter(stages()[: stages().index("bank-conflict")])
 
 
 @pytest.mark.parametrize("locs", [False, True])

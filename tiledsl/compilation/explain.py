@@ -61,5 +61,5 @@ def reports(signature: Signature, spec: Specialization, arch: str, title: str) -
         if stage == before["bank-conflict"]:
             found["banks"] = replace(bank_report(kernel, limit), kernel=title)
 
-    lower(signature, spec, arch, observe=observe)
+    lower(signature, spec, arch, observe=observe, until=before["bank-conflict"].removeprefix("after:"))
     return found

@@ -39,10 +39,17 @@ def ignore(stage: str, kernel: Kernel) -> None:
 
 
 def lower(
-    signature: Signature, spec: Specialization, arch: str, *, observe: Observer = ignore, bounds: bool = False
+    signature: Signature,
+    spec: Specialization,
+    arch: str,
+    *,
+    observe: Observer = ignore,
+    bounds: bool = False,
+    until: str | None = None,
 ) -> tuple[Kernel, tuple[str, ...]]:
     """The thread-level kernel, and the tensors that it writes. `observe` is called with each stage's name and IR.
-    `bounds`: with checks of bounds, for the emulator."""
+    `bounds`: with checks of bounds, for the emulator. `until`: the name of the last pass that is wanted, for those
+    who look at what it leaves."""
     from tiledsl import frontend
     from tiledsl.passes.pipeline import run_pipeline
 
@@ -53,7 +60,12 @@ def lower(
         written = written_tensors(kernel)
         observe("tile", kernel)
         kernel = run_pipeline(
-            kernel, shared_limit=limit, target=arch, bounds=bounds, observe=lambda name, k: observe(f"after:{name}", k)
+            kernel,
+            shared_limit=limit,
+            target=arch,
+            bounds=bounds,
+            until=until,
+            observe=lambda name, k: observe(f"after:{name}", k),
         )
         observe("thread", kernel)
     return kernel, written

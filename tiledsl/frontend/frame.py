@@ -93,6 +93,7 @@ class Frame:
     def __post_init__(self) -> None:
         """Raises CompileError where there is no source, or not that of what Python runs."""
         self.source = checked_source(self.fn)
+        self._locs: dict[ast.AST, Loc] = {}
         self.env.setdefault("$return", False)
 
     @property
@@ -113,7 +114,10 @@ class Frame:
         return found
 
     def loc(self, node: ast.AST) -> Loc:
-        return self.source.loc(node, self.call)
+        """Made once: unrolled loops come back to the same nodes."""
+        if node not in self._locs:
+            self._locs[node] = self.source.loc(node, self.call)
+        return self._locs[node]
 
     def error(self, node: ast.AST, message: str, fix: str) -> CompileError:
         return CompileError(message, self.loc(node), fix)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Callable, ClassVar, Iterator, Literal, Mapping, Sequence, TypeVar
+from typing import Any, Callable, ClassVar, Iterator, Literal, Mapping, NoReturn, Sequence, TypeVar
 
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir.abi import AbiArg
@@ -239,7 +239,10 @@ class Op:
 
     def require(self, condition: bool, message: str) -> None:
         if not condition:
-            raise VerifyError(f"{self.name}: {message}", self.loc)
+            self.refuse(message)
+
+    def refuse(self, message: str) -> NoReturn:
+        raise VerifyError(f"{self.name}: {message}", self.loc)
 
     def expect(self, type_: Type, kind: type[T]) -> T:
         """The type of an operand, which must be of this class."""

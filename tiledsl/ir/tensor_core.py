@@ -24,6 +24,7 @@ Other architectures have other rules: an A100 takes 8 products of 16 bits (4 of 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,9 +145,14 @@ def _wide(array: Array, dtype: DType) -> Array:
     return array.astype(np.float64)
 
 
+_UPPER = 3 if sys.byteorder == "little" else 0
+"""Of the four words of an f64, the one with its exponent."""
+
+
 def _exponents(values: Array, format: str) -> Array:
     """floor(log2 |x|), at least the format's; of zeros `ZERO`. No f64 here is subnormal, so that its bits say it."""
-    biased = (values.view(np.int64) >> 52 & 0x7FF).astype(np.int16)
+    upper = np.ascontiguousarray(values).view(np.int16)[..., _UPPER::4]  # in 16 bits, with the sign before them
+    biased = upper >> 4 & np.int16(0x7FF)
     return np.where(biased == 0, ZERO, np.maximum(biased - np.int16(1023), np.int16(FORMATS[format].least_normal)))
 
 

@@ -166,12 +166,16 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
 
 class _OpsVerifier:
     """One walk in program order. `visible`: values that the op at hand may use. `warps`: the first and the number of
-    those that the op at hand is for."""
+    those that the op at hand is for. `possible`: by identity, the types that were checked, and for which warps.
+
+    No message is written before it is needed: that would take as long as all the checks.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.warps = 0, -(-kernel.thread_count // WARP)
         self.visible: set[Value] = set()
+        self.possible: set[tuple[int, tuple[int, int]]] = set()
         self.seen: set[Op | Block] = set()
         self.values: list[Value] = []
         self.uses = 0
@@ -195,13 +199,16 @@ class _OpsVerifier:
         self.visible.difference_update(local)
 
     def define(self, value: Value, owner: Op | Block, index: int, loc: Loc, local: list[Value]) -> None:
-        _require(value.owner is owner and value.index == index, f"{value!r} does not know its owner", loc)
+        if value.owner is not owner or value.index != index:
+            raise VerifyError(f"{value!r} does not know its owner", loc)
         self.type(value.type, loc)
         self.visible.add(value)
         self.values.append(value)
         local.append(value)
 
     def type(self, type_: Type, loc: Loc) -> None:
+        if (key := (id(type_), self.warps)) in self.possible:
+            return
         wrong = problem(type_)
         _require(not wrong, wrong, loc)
         if self.kernel.level == "tile":
@@ -212,6 +219,7 @@ class _OpsVerifier:
                 self.fragment(type_, type_.layout, loc)
         else:
             _require(not isinstance(type_, _TILE_TYPES) and type_ is not INDEX, f"{type_} at thread level", loc)
+        self.possible.add(key)
 
     def fragment(self, type_: FragmentType, layout: FragmentLayout, loc: Loc) -> None:
         first, count = self.warps
@@ -228,13 +236,17 @@ class _OpsVerifier:
         self.seen.add(op)
         op.require(op.parent is block, "does not know its block")
         op.require(OPS.get(op.name) is type(op), "is not a registered op")
-        op.require(op.level in ("both", self.kernel.level), f"not legal at {self.kernel.level} level")
+        if op.level not in ("both", self.kernel.level):
+            op.refuse(f"not legal at {self.kernel.level} level")
         for position, value in enumerate(op.operands):
-            op.require(value in self.visible, f"uses {value!r} (operand {position}) where it is not visible")
-            op.require((op, position) in value.uses, f"{value!r} does not know of its use as operand {position}")
+            if value not in self.visible:
+                op.refuse(f"uses {value!r} (operand {position}) where it is not visible")
+            if (op, position) not in value.uses:
+                op.refuse(f"{value!r} does not know of its use as operand {position}")
         self.uses += len(op.operands)
         self.attributes(op)
-        op.require(len(op.blocks) == len(op.ends), f"has {len(op.blocks)} blocks, not {len(op.ends)}")
+        if len(op.blocks) != len(op.ends):
+            op.refuse(f"has {len(op.blocks)} blocks, not {len(op.ends)}")
         outer, role = self.warps, op.role if isinstance(op, (control.If, roles.Region)) else ()
         for position, (inner, end) in enumerate(zip(op.blocks, op.ends, strict=True)):
             self.warps = self.role(op, role) if role and position == 0 else outer
@@ -243,8 +255,8 @@ class _OpsVerifier:
         op.verify_in(self.kernel)
         self.signature(op)
         for carried in [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else ():
-            fixed = isinstance(carried.type, (GlobalType, TileType, RingType))
-            op.require(not fixed, f"carries {carried.type}, which control flow cannot choose")
+            if isinstance(carried.type, (GlobalType, TileType, RingType)):
+                op.refuse(f"carries {carried.type}, which control flow cannot choose")
         for index, result in enumerate(op.results):
             self.define(result, op, index, op.loc, local)
 
@@ -258,36 +270,38 @@ class _OpsVerifier:
         for name, declared in op.attributes.items():
             value: Any = op.attrs.get(name)
             wrong = declared.problem(value)
-            op.require(not wrong, wrong)
+            if wrong:
+                op.refuse(wrong)
             if isinstance(value, TYPES):
                 self.type(value, op.loc)
         op.require(op.attrs.keys() == op.attributes.keys(), "has attributes that its class does not declare")
 
     def signature(self, op: Op) -> None:
         given, named = len(op.operands), op.named_operands
-        takes = given == named or (op.variadic and given > named)
-        op.require(takes, f"takes {'at least ' if op.variadic else ''}{named} operands, not {given}")
+        if given != named and not (op.variadic and given > named):
+            op.refuse(f"takes {'at least ' if op.variadic else ''}{named} operands, not {given}")
         for name, declared in op.named.items():
             type_, kind = op.operands[declared.position].type, declared.kind
             if kind is not None:
                 is_class = isinstance(kind, type)
                 fits = isinstance(type_, kind) if is_class else type_ == kind
-                op.require(fits, f"{name} is {type_}, not {KINDS[kind] if is_class else kind}")
+                if not fits:
+                    op.refuse(f"{name} is {type_}, not {KINDS[kind] if is_class else kind}")
         try:
             op.verify()
-            inferred = tuple(op.infer())
+            inferred = list(op.infer())
         except VerifyError:
             raise
         except Exception as error:  # it looks at one operand as another one, or an attribute, says: they disagree
             text = f"{op.name} cannot have these operands and attributes together ({type(error).__name__}: {error})"
             raise VerifyError(text, op.loc) from error
-        gives = ", ".join(map(str, inferred)) or "nothing"
-        op.require(inferred == tuple(r.type for r in op.results), f"gives {gives}, not what its results say")
+        if inferred != [r.type for r in op.results]:
+            op.refuse(f"gives {', '.join(map(str, inferred)) or 'nothing'}, not what its results say")
 
     def check_uses(self) -> None:
         if sum(len(v.uses) for v in self.values) == self.uses:
             return
         for value in self.values:
             for user, position in value.uses:
-                real = user in self.seen and position < len(user.operands) and user.operands[position] is value
-                _require(real, f"{value!r} lists a use by {user.name} that does not exist", user.loc)
+                if user not in self.seen or position >= len(user.operands) or user.operands[position] is not value:
+                    raise VerifyError(f"{value!r} lists a use by {user.name} that does not exist", user.loc)

@@ -12,10 +12,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from tiledsl.arch import WARPGROUP_WARPS
-from tiledsl.errors import VerifyError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, rings, roles
 from tiledsl.ir.single_use import Use, uses_of
@@ -43,10 +40,6 @@ def verify_roles(kernel: Kernel) -> None:
                     _check_advanced_once(value, order)
 
 
-def _fail(op: Op, message: str) -> NoReturn:
-    raise VerifyError(f"{op.name}: {message}", op.loc)
-
-
 def _check_warps(kernel: Kernel) -> None:
     taken: dict[int, roles.Region] = {}
     for region in roles.roles_of(kernel.body):
@@ -58,13 +51,13 @@ def _check_warps(kernel: Kernel) -> None:
 def _check_place(kernel: Kernel, op: Op, role: roles.Region | None) -> None:
     match op:
         case roles.Region() | rings.Make() if op.parent is not kernel.body:
-            _fail(op, "not at the top level of the kernel")
+            op.refuse("not at the top level of the kernel")
         case roles.Instance() if role is None or role.instances == 1:
-            _fail(op, "not in a role with instances")
+            op.refuse("not in a role with instances")
         case roles.GroupBarrier() if role is None or role.one_thread or role.warps % WARPGROUP_WARPS:
-            _fail(op, "not in a role of whole warpgroups")
+            op.refuse("not in a role of whole warpgroups")
         case roles.Enter() | roles.Leave() if role is None or not _in_work(op):
-            _fail(op, "not directly in a work loop of a role")
+            op.refuse("not directly in a work loop of a role")
         case roles.Work():
             _check_turns(op)
         case _:
@@ -82,7 +75,7 @@ def _check_turns(loop: roles.Work) -> None:
             found.setdefault(op.title, []).append(op)
     for title, turn in found.items():
         if [type(op) for op in turn] != [roles.Enter, roles.Leave]:
-            _fail(turn[-1], f"the turn {title} is not entered once and then left once")
+            turn[-1].refuse(f"the turn {title} is not entered once and then left once")
 
 
 # -- rings -----------------------------------------------------------------------------------------
@@ -131,4 +124,4 @@ def _check_uses(block: Block) -> None:
             same = isinstance(last, begin) and last.ring is op.ring
             op.require(same, f"ends no use of this ring that {begin.name} has begun here")
     for op in begun:
-        _fail(op, "the use that begins here does not end in this block")
+        op.refuse("the use that begins here does not end in this block")

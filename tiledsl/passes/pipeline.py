@@ -102,11 +102,15 @@ def run_pipeline(
     bounds: bool = False,
     verify_each: bool = False,
     observe: Observer | None = None,
+    until: str | None = None,
 ) -> Kernel:
     """Take `kernel` from tile level to thread level, in place; returns it.
 
     shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes. verify_each,
-    observe: see `run_passes`. Raises CompileError where the kernel asks for what cannot be had.
+    observe: see `run_passes`. until: the name of the last pass that is wanted. Raises CompileError where the kernel
+    asks for what cannot be had.
     """
     passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds)
+    if until is not None:
+        passes = passes[: [item.name for item in passes].index(until) + 1]
     return run_passes(kernel, passes, verify_each=verify_each, observe=observe)

@@ -29,13 +29,16 @@ class Constant(_Arithmetic):
 
     def verify(self) -> None:
         wanted = self.dtype.python
-        self.require(type(self.value) is wanted, f"a {self.dtype} constant holds a {wanted.__name__}")
+        if type(self.value) is not wanted:
+            self.refuse(f"a {self.dtype} constant holds a {wanted.__name__}")
         if wanted is float:
             format_ = FORMATS["f32" if self.dtype is TF32 else self.dtype.name]  # the low bits of a tf32 are kept
-            self.require(format_.holds(self.value), f"{self.value!r} is no {self.dtype}")
+            if not format_.holds(self.value):
+                self.refuse(f"{self.value!r} is no {self.dtype}")
         if self.dtype.is_integer:
             least, most = self.dtype.limits
-            self.require(least <= self.value <= most, f"{self.value} does not fit {self.dtype}")
+            if not least <= self.value <= most:
+                self.refuse(f"{self.value} does not fit {self.dtype}")
 
 
 class Scalar(_Arithmetic):
@@ -54,9 +57,11 @@ class Scalar(_Arithmetic):
         return (BOOL if self.fn.to_bool else self.operands[0].type,)
 
     def verify(self) -> None:
-        self.require(len(self.operands) == self.fn.arity, f"takes {self.fn.arity} operands")
+        if len(self.operands) != self.fn.arity:
+            self.refuse(f"takes {self.fn.arity} operands")
         first = self.operands[0].type
-        self.require(isinstance(first, DType) and self.fn.accepts(first), f"not defined for {first}")
+        if not (isinstance(first, DType) and self.fn.accepts(first)):
+            self.refuse(f"not defined for {first}")
         self.require(all(v.type == first for v in self.operands), "operands differ in dtype")
         if self.nowrap:
             plain = self.fn.name in ("add", "sub", "mul") and first in (I32, I64, INDEX)
@@ -110,7 +115,8 @@ class Cast(_Arithmetic):
 
     def verify(self) -> None:
         src = self.src.dtype
-        self.require(converts(src, self.to), f"no conversion from {src} to {self.to}")
+        if not converts(src, self.to):
+            self.refuse(f"no conversion from {src} to {self.to}")
 
 
 class Bitcast(_Arithmetic):

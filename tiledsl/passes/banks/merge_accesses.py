@@ -52,11 +52,20 @@ def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.Sha
         counts = [report.wavefronts for report in bank_report(trial, limit).tiles]
         return sum(float("inf") if count is None else float(count) for count in counts)
 
+    known: dict[tuple[int, ...], float] = {}
+
+    def counted(widths: Mapping[tile.SharedAlloc, int]) -> float:
+        """Each trial once: what one tile has chosen is where the next one starts."""
+        key = tuple(widths.values())
+        if key not in known:
+            known[key] = wavefronts(widths)
+        return known[key]
+
     for alloc in chosen:
         width = max((part.width for run in runs if run.memory.op is alloc for part in run.parts()), default=1)
-        least = wavefronts(chosen) if width > chosen[alloc] else 0
+        least = counted(chosen) if width > chosen[alloc] else 0
         while width > chosen[alloc]:
-            if wavefronts({**chosen, alloc: width}) <= least:
+            if counted({**chosen, alloc: width}) <= least:
                 chosen[alloc] = width
             width //= 2
     return chosen

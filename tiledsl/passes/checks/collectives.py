@@ -16,7 +16,7 @@ from tiledsl.ir.ops import control
 from tiledsl.ir.types import FragmentType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.structure import deciders, ops_around
-from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
+from tiledsl.passes.analysis.uniformity import LEVELS, Level, PlainlyUniform, Uniformity, least_uniform
 from tiledsl.passes.checks.checker import Checker, of_each
 
 _WHO: dict[Level, str] = {
@@ -36,6 +36,10 @@ def check_collectives(kernel: Kernel) -> None:
 
 
 class _Checker(Checker):
+    @cached_property
+    def plain(self) -> PlainlyUniform:
+        return PlainlyUniform(self.kernel)
+
     @cached_property
     def uniformity(self) -> Uniformity:
         return Uniformity(self.kernel)
@@ -64,6 +68,8 @@ class _Checker(Checker):
 
     def condition(self, op: Op, owner: Op) -> None:
         """What decides whether and how often `op` is reached is the same for all that must reach it."""
+        if all(map(self.plain.of, deciders(owner))):
+            return
         worst = max(deciders(owner), key=lambda v: LEVELS.index(self.uniformity.of(v)))
         level, scope = self.uniformity.of(worst), "warp" if op.scope == "whole warp" else op.scope
         if least_uniform(level, scope) == scope:
@@ -79,6 +85,8 @@ class _Checker(Checker):
 
     def common_place(self, op: Op, value: Value, together: Level) -> None:
         """What threads move together is one view, the same for all of them."""
+        if self.plain.of(value):
+            return
         level = self.uniformity.of(value)
         if least_uniform(level, together) != together:
             raise CompileError(
