@@ -100,7 +100,7 @@ def test_copies_survive_divergence_and_barriers() -> None:
 
 def test_the_source_is_read_when_the_copy_begins() -> None:
     overwrite = "%z = arith.constant 0.0 : f32\nmem.store %x, %z\n"
-    assert result(COPY + COMMIT + overwrite + wait() + READ)[:32].tolist() == list(range(1, 33))
+    assert result(COPY + COMMIT + overwrite + wait() + READ, Options())[:32].tolist() == list(range(1, 33))
 
 
 # -- what a copy reads -----------------------------------------------------------------------------

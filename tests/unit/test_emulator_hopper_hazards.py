@@ -96,7 +96,8 @@ def test_what_two_stores_read_is_read_until_both_were_waited_for() -> None:
     """The first has read it, the second may still do so."""
     store = "      tma.store %out, %c0, %c0, %C, %m0, %n0 {box = (64, 16), axes = (0, 1)}\n      tma.commit_group"
     wait = "      tma.wait_group {pending = 0, read = true} #read_wait"
-    again = [(f"{store} #store_commit\n{wait}", f"{store}\n{store}\n{wait}")]
+    outside = store.replace("%m0, %n0", "%c128, %n0")  # C has 64 rows: nothing is written twice
+    again = [(f"{store} #store_commit\n{wait}", f"{store}\n{outside}\n{wait}")]
     run_ring(kernel_of(RING, replaced=again))
     with pytest.raises(
         HazardError, match=r"writes byte 0 of out at .*, which tma.store of warp 4 at .* may still read"

@@ -168,6 +168,7 @@ def test_an_arrival_that_is_too_early_is_named_first() -> None:
 @pytest.mark.parametrize("level", ["tile", "thread"])
 def test_a_thread_that_reads_and_loads_makes_a_fence_between(level: str) -> None:
     others = [(READ, ""), (FENCE, ""), ("%n = arith.add %s, %v", "%n = arith.add %s, %zero")]
+    others.append(("    tile.store %Y, %lane, %sum\n", ""))
     load = "axes = (0, 1)}\n"
     reads = """      mbarrier.wait %full, %c0, %phase
       %v = tile.load %S, %c1, %c0 : f32

@@ -218,8 +218,7 @@ def test_a_role_that_keeps_its_registers_takes_none() -> None:
 
 @tile_kernel(arch="sm_90a")
 def registers_of_two_blocks(A: Global[f32, M], *, MANY: const = 216, BLOCKS: const = 2) -> None:
-    grid(2)
-    t = threads(256, blocks=BLOCKS)
+    t = grid(2) * 256 + threads(256, blocks=BLOCKS)
     with role("few", registers=40):
         A.put(t, 1)
     with role("many", registers=MANY):
@@ -229,9 +228,9 @@ def registers_of_two_blocks(A: Global[f32, M], *, MANY: const = 216, BLOCKS: con
 @pytest.mark.parametrize(("blocks", "many"), [(2, 216), (0, 240), (3, 120)])
 def test_the_emulator_counts_registers_as_the_compiler_does(blocks: int, many: int) -> None:
     """128 a thread where two blocks share an SM, 256 where one has it, 80 of three."""
-    A = np.zeros(256, np.float32)
+    A = np.zeros(512, np.float32)
     registers_of_two_blocks.check(A, BLOCKS=blocks, MANY=many)
-    assert A.tolist() == [1.0] * 128 + [2.0] * 128
+    assert A.tolist() == 2 * ([1.0] * 128 + [2.0] * 128)
     registers = [op.increase for op in ops(ir(registers_of_two_blocks, BLOCKS=blocks, MANY=many), barriers.SetMaxNReg)]
     assert registers == [False, blocks != 0]
 

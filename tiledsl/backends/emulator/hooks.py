@@ -17,9 +17,9 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]
-"""async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`).
-atomic: an element is read and written in one step. fetch: what TMA or wgmma begin to read there. mbarrier: an operation
-on one."""
+"""async: what an asynchronous copy will write; it has begun, or is arriving in shared memory (`Hook.on_delivery`).
+atomic: an element is read and written in one step. fetch: what TMA or wgmma begin to read. mbarrier: an operation on
+one."""
 Group = Literal["cp_async", "bulk", "wgmma"]
 """Asynchronous work whose groups are committed and waited for: by a thread, or in `wgmma` by a warp."""
 Until = Literal["", "mbarrier", "commit"] | Group
@@ -32,10 +32,38 @@ registers: of wgmma."""
 
 
 @dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor argument: `bytes` from the virtual address `low` on, which the caller has at the address `host`, so that
+    tensors may have bytes in common. Element [0, ..., 0] is at `base`; `dims`, `strides`: in elements of `size` bytes.
+    """
+
+    label: str
+    low: int
+    bytes: int
+    host: int
+    base: int
+    size: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def element(self, address: int) -> tuple[int, ...]:
+        """The indices of the element at an address."""
+        left, at = (address - self.low) // self.size, [0] * len(self.dims)
+        for axis in sorted(range(len(at)), key=lambda axis: -abs(self.strides[axis])):
+            step = self.strides[axis]
+            if step:
+                at[axis], left = divmod(left, abs(step))
+                if step < 0:
+                    at[axis] = self.dims[axis] - 1 - at[axis]
+        return tuple(at)
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchInfo:
     """The shape of a launch: blocks and threads along x, y, z, and shared memory of a block in bytes.
 
     `granule`: bytes of the narrowest element that the kernel accesses in shared memory. `cluster`: blocks of a cluster.
+    `tensors`: the arguments in global memory.
     """
 
     kernel: str
@@ -44,6 +72,7 @@ class LaunchInfo:
     shared_bytes: int
     granule: int = 1
     cluster: tuple[int, int, int] = (1, 1, 1)
+    tensors: tuple[TensorInfo, ...] = ()
 
     def block_index(self, block: int) -> tuple[int, ...]:
         """Coordinates (x, y, z) of a linear block index; x is fastest."""
@@ -73,10 +102,13 @@ class Access:
 
     `until`: what tells that an asynchronous access has ended. Of those that TMA and wgmma make `run` neighbouring
     entries are one, by one thread: `owners` and `mbarriers` have one entry for each of these, the thread's block and
-    where the mbarrier is that counts the bytes. `held`: in which lane's registers an element is: of the lane that gives
-    the address, or of the one that has it of a matrix, whose rows or columns the addresses are. `order`, `reach`: of an
-    atomic operation, which a "read" or "write" may be as well ("relaxed", "acquire", ...), and among which threads it
-    is one ("cta", "cluster", "gpu", "sys"); None: plain. `proxies`: does its memory know of proxies, as shared memory?
+    where the mbarrier is that counts the bytes. In global memory they are told by element: a load ("fetch") has the
+    thread's block in `owners`, and in `blocks` the one whose mbarrier counts it.
+
+    `held`: in which lane's registers an element is: of the lane that gives the address, or of the one that has it of a
+    matrix, whose rows or columns the addresses are. `order`, `reach`: of an atomic operation, which a "read" or "write"
+    may be as well ("relaxed", "acquire", ...), and among which threads it is one ("cta", "cluster", "gpu", "sys");
+    None: plain. `proxies`: does its memory know of proxies, as shared memory?
     """
 
     op: Op
@@ -122,6 +154,10 @@ class Hook:
 
     Blocks are emulated in chunks of neighbours, of which several may be open at once.
     """
+
+    def of_launch(self, launch: LaunchInfo) -> Hook:
+        """Who hears of a launch, which starts now: this hook, or one for it alone."""
+        return self
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
         """Who hears of blocks `first` ... `first + count - 1`, which start now: this hook, or one for them alone."""

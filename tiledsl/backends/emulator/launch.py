@@ -14,7 +14,7 @@ from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.chunk import Launch
-from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.hooks import LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
@@ -114,7 +114,8 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
     _require_little(kernel, tiles, shared_bytes)
     x, y, z = (*kernel.threads, 1, 1)[:3]
-    launch = LaunchInfo(kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster)
+    tensors = tuple(map(_described, bound.tensors.values()))
+    launch = LaunchInfo(kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster, tensors)
     result, program = RunResult(), prepared.program
     turns = Turns(options.max_steps, program.fills, program.roles)
     registers = list(program.initial)
@@ -123,11 +124,17 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
     hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
+    hooks = tuple(hook.of_launch(launch) for hook in hooks)
     stdout = options.stdout or sys.stdout
     shared = Launch(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
     return result
+
+
+def _described(span: Span) -> TensorInfo:
+    host, size = span.elements.__array_interface__["data"][0], span.elements.itemsize
+    return TensorInfo(span.label, span.low, span.high - span.low, host, span.base, size, span.dims, span.strides)
 
 
 def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes: int) -> None:

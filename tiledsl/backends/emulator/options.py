@@ -23,7 +23,7 @@ def _default_steps() -> int:
 class Options:
     """How to run.
 
-    checks: report races on shared memory, reads of shared bytes that nobody wrote, asynchronous copies that
+    checks: report races on shared and global memory, reads of shared bytes that nobody wrote, asynchronous copies that
         nobody waited for, and what TMA and wgmma must not meet.
     hooks: clients that hear of every access, and of all that orders accesses.
     stdout: where `print` writes; None is `sys.stdout`.

@@ -91,7 +91,7 @@ def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> 
     for count in np.unique(sizes[sizes > 0]).tolist():
         vec = -(-count // item)
         with masked(c, size == count):
-            index = access_index(c, op, span, address, "read", vec, align=op.bytes)
+            index = access_index(c, op, span, address, "read", vec, align=op.bytes, until="cp_async")
         which = sizes == count
         first = c.spread(index)[lanes][which]
         elements[which, :vec] = span.elements[first[:, None] + np.arange(vec)]

@@ -7,6 +7,7 @@ the tensor now; see `async_copies` for what arrives when.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Sequence
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import TMA_ALIGNMENT, TMA_GRAIN
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import Bools, Ints
+from tiledsl.backends.emulator.hooks import Access, AccessKind, Bools, Ints, Until
 from tiledsl.backends.emulator.memory import checked, require_writable
 from tiledsl.backends.emulator.rules.barriers import columns_of
 from tiledsl.backends.emulator.rules.matrices import swizzled
@@ -31,7 +32,7 @@ from tiledsl.ir.types import SharedType
 from tiledsl.layout.shared import CHUNK
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Box:
     """Boxes of a tensor, one an entry. `axes`: those of the tensor that run along a box, slowest first; `extents`: of
     the box along them; `start` [entries, rank]: its first element."""
@@ -41,6 +42,7 @@ class _Box:
     extents: tuple[int, ...]
     start: Ints
 
+    @cached_property
     def elements(self) -> tuple[Ints, Bools]:
         """For every element of each box, [entries, elements] in row order: where it is among the tensor's elements, and
         whether it is inside."""
@@ -56,9 +58,20 @@ class _Box:
         full, flat = (len(start), *self.extents), (len(start), -1)
         return np.broadcast_to(index, full).reshape(flat), np.broadcast_to(inside, full).reshape(flat)
 
+    def access(self, c: Cohort, op: Op, kind: AccessKind, until: Until, homes: Ints, mbarriers: Ints | None) -> Access:
+        """What hooks hear of the tensor, an entry an element. homes: the blocks of the mbarriers, for each box."""
+        index, inside = self.elements
+        box = np.repeat(np.arange(len(index)), np.count_nonzero(inside, axis=1))
+        span, (blocks, threads) = self.tensor, c.threads()
+        size, places = span.elements.itemsize, None if mbarriers is None else mbarriers[box]
+        return Access(
+            op, kind, "global", span.label, span.base, span.origin + index[inside] * size, size,
+            homes[box], threads[box], until=until, owners=blocks[box], mbarriers=places,
+        )  # fmt: skip
+
     def read(self) -> NDArray[np.uint8]:
         """[entries, chunks, 16]; zeros past the edge."""
-        index, inside = self.elements()
+        index, inside = self.elements
         source = self.tensor.elements
         values = source.take(index, mode="clip") if source.size else np.zeros(index.shape, source.dtype)
         if not inside.all():
@@ -68,7 +81,7 @@ class _Box:
     def write(self, op: Op, data: NDArray[np.uint8]) -> None:
         span = self.tensor
         require_writable(op, span)
-        index, inside = self.elements()
+        index, inside = self.elements
         values = data.reshape(len(index), -1).view(span.elements.dtype)
         span.elements[index[inside]] = values[inside]
 
@@ -159,18 +172,26 @@ def load(c: Cohort, op: tma.Load | tma.MapLoad, *values: Any) -> None:
     span, address, _ = located(c, op, position, values[position:])
     at = c.spread(address)[c.active()]
     data = box.read()
+    once = np.arange(len(at))
     if op.multicast:
         transfer, which = _to_cluster(c, op, transfer, c.spread(values[-1])[c.active()])
         at, data = at[which], data[which]
+        once = np.searchsorted(which, once)
     columns = columns_of(c, op, span, transfer.rows, at)
     c.chunk.require_running(op, transfer.owners, transfer.rows)
+    if c.chunk.watched:  # of a box for several blocks the first one's mbarrier stands for all
+        homes = transfer.rows[once] + c.chunk.first
+        c.chunk.hook.on_access(box.access(c, op, "fetch", "mbarrier", homes, at[once]))
     c.chunk.copies.load(transfer, data, columns)
 
 
 @rule(tma.Store, tma.MapStore)
 def store(c: Cohort, op: Op, *values: Any) -> None:
     box, transfer = _sides(c, op, values)
-    box.write(op, c.chunk.copies.store(transfer))
+    data = c.chunk.copies.store(transfer)
+    if c.chunk.watched:
+        c.chunk.hook.on_access(box.access(c, op, "async", "bulk", c.threads()[0], None))
+    box.write(op, data)
 
 
 def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Transfer, Ints]:

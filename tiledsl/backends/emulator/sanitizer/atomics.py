@@ -2,11 +2,13 @@
 
 An atomic write that releases publishes the clock of its warp at its address; a read that acquires merges what it finds
 there. An update keeps what was published before it, a store replaces it. A fence makes relaxed writes after it
-releases, and relaxed reads before it acquires. (PTX ISA: memory consistency model, release and acquire
-patterns.)
+releases, and relaxed reads before it acquires. A release and an acquire meet if the scope of each includes the thread
+of the other. (PTX ISA: memory consistency model, release and acquire patterns, morally strong operations.)
 
-The emulator runs every access at its place in one order, so what a read finds is what was published last. Scopes are
-not looked at: only the threads of a cluster, which share no shared memory with others, learn anything here.
+The emulator runs every access at its place in one order, so what a read finds is what was published last.
+
+Clocks are of clusters (`clocks`). What one cluster knows of others is a list of what its warps have acquired, each with
+the warp and its count: whoever knows of that count knows what was acquired, so that barriers need not move it on.
 """
 
 from __future__ import annotations
@@ -14,56 +16,151 @@ from __future__ import annotations
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, Ints
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known
-from tiledsl.ir.atomics import ACQUIRING, RELEASING
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, View
+from tiledsl.ir.atomics import ACQUIRING, RELEASING, SCOPES
+
+Past = dict[int, Known]
+"""What has happened: of each cluster, by its number in the grid, a clock [rank, agents]. Nobody changes one."""
 
 _Place = tuple[str, int, int]
-"""The space, whose (of a block, or for global memory of a cluster), and the address."""
+"""The space, whose (of a block, 0 for global memory), and the address."""
+_Group = tuple[int, int]
+"""A scope, by its width, and the number of the block or cluster: those who can acquire a release with that scope."""
+
+WIDTH = {scope: width for width, scope in enumerate(SCOPES)} | {"sys": SCOPES.index("gpu")}
+"""Of scopes; a launch is on one GPU."""
+
+
+def _joined(a: Past, b: Past) -> Past:
+    if not a or not b or a is b:
+        return a or b
+    joined = dict(a)
+    for cluster, known in b.items():
+        before = joined.get(cluster)
+        if before is None:
+            joined[cluster] = known
+        elif before is not known:
+            joined[cluster] = np.maximum(before, known)
+    return joined
+
+
+class Published:
+    """Of one launch. `places`: what releases have left there, for each group that can acquire it. `learnt`: what warps
+    of each cluster have acquired of others: the warp's agent, its count, and what."""
+
+    def __init__(self) -> None:
+        self.places: dict[_Place, dict[_Group, Past]] = {}
+        self.learnt: dict[int, list[tuple[int, int, Past]]] = {}
+
+    def past(self, cluster: int, known: Known) -> Past:
+        """All that comes before what has the clock `known` in this cluster."""
+        past: Past = {cluster: known}
+        flat = known.reshape(-1)
+        for agent, count, acquired in self.learnt.get(cluster, ()):
+            if flat[agent] >= count:
+                past = _joined(past, acquired)
+        return past
+
+    def learn(self, cluster: int, agent: int, known: Known, past: Past) -> None:
+        """A warp of the clock `known` acquires this past of other clusters."""
+        before = self.past(cluster, known)
+        new = {c: k for c, k in past.items() if c != cluster and (c not in before or (k > before[c]).any())}
+        if new:
+            self.learnt.setdefault(cluster, []).append((agent, int(known.reshape(-1)[agent]), new))
+
+    def comes_before(self, asked: Bools, clusters: Ints, ids: Ints, when: Ints, known: View, to: Ints) -> Bools:
+        """Which of the accesses `asked` for, [entries, any], happen before what has the clock `known` in the cluster
+        `to`, an entry. They were made by agents `ids` of other `clusters` at their counts `when`."""
+        found = np.zeros_like(asked)
+        for cluster in np.unique(to[asked.any(axis=1)]).tolist() if self.learnt else ():
+            for agent, count, past in self.learnt.get(cluster, ()):
+                aware = (to == cluster) & (known.of(np.array([[agent]]))[:, 0] >= count)
+                at = asked & aware[:, None]
+                for other in np.unique(clusters[at]).tolist():
+                    if other in past:
+                        those = at & (clusters == other)
+                        found[those] |= past[other].reshape(-1)[ids[those]] >= when[those]
+        return found
 
 
 class AtomicOrder:
-    """`published`: at each place. [blocks, warps, rank, agents]: `fenced`: what each warp knew at its last fence;
-    `seen`: what its relaxed reads have found, which the next fence lets it know."""
+    """Of one chunk, by row and warp. For each width of a scope, `fenced`: what it knew at its last fence; `seen`: what
+    its relaxed reads have found, which the next fence lets it know. `polled`: what it has acquired last."""
 
-    def __init__(self, clocks: Clocks, first: int) -> None:
-        self.clocks, self.first = clocks, first
-        self.published: dict[_Place, Known] = {}
-        self.fenced, self.seen = np.zeros_like(clocks.known), np.zeros_like(clocks.known)
+    def __init__(self, clocks: Clocks, first: int, published: Published) -> None:
+        self.clocks, self.first, self.published = clocks, first, published
+        self.fenced: dict[tuple[int, int], list[Past]] = {}
+        self.seen: dict[tuple[int, int], list[Past]] = {}
+        self.polled: dict[tuple[int, int], Past] = {}
 
     def access(self, access: Access) -> None:
         """Warps make it one after the other, in the order of the lanes."""
-        if access.order == "relaxed" and not self.published and not self.fenced.any():
+        assert access.order is not None and access.reach is not None
+        orders = access.order in ACQUIRING or access.order in RELEASING
+        if not (orders or self.published.places or self.fenced):
             return  # it publishes nothing, and finds nothing
         rows, warps = access.blocks - self.first, access.threads // WARP
         each = np.stack([rows, warps, access.addresses])
         _, at = np.unique(each, axis=1, return_index=True)
         for row, warp, address in each[:, np.sort(at)].T.tolist():
-            shared = access.space == "shared"
-            place = (access.space, row if shared else int(self.clocks.clusters[row]), address)
+            place = (access.space, row + self.first if access.space == "shared" else 0, address)
+            groups = self.groups(row, WIDTH[access.reach])
             if access.kind != "write":
-                self.read(access, place, row, warp)
+                self.read(place, groups, row, warp, access.order in ACQUIRING)
             if access.kind != "read":
-                self.write(access, place, row, warp)
+                self.write(place, groups, row, warp, access.order in RELEASING, access.kind == "atomic")
 
-    def read(self, access: Access, place: _Place, row: int, warp: int) -> None:
-        found = self.published.get(place)
-        if found is None:
+    def groups(self, row: int, width: int) -> list[_Group]:
+        """Those whose scopes include this block, up to this width."""
+        return [(0, row + self.first), (1, int(self.clocks.in_grid[row])), (2, 0)][: width + 1]
+
+    def read(self, place: _Place, groups: list[_Group], row: int, warp: int, acquires: bool) -> None:
+        published = self.published.places.get(place, {})
+        for group in groups:
+            found = published.get(group)
+            if not found:
+                continue
+            seen = self.seen.setdefault((row, warp), [{}, {}, {}])
+            seen[group[0]] = _joined(found, seen[group[0]])
+            if acquires:
+                self.acquire(found, row, warp)
+
+    def acquire(self, past: Past, row: int, warp: int) -> None:
+        if not past or self.polled.get((row, warp)) is past:
             return
-        if access.order in ACQUIRING:
-            self.clocks.acquire(found[None], np.array([row]), np.array([warp]))
-        self.seen[row, warp] = np.maximum(self.seen[row, warp], found)
+        self.polled[row, warp] = past
+        clocks, cluster = self.clocks, int(self.clocks.in_grid[row])
+        if cluster in past:
+            clocks.acquire(past[cluster][None], np.array([row]), np.array([warp]))
+        agent = int(clocks.ids(np.array([row]), warp)[0])
+        self.published.learn(cluster, agent, clocks.known[row, warp], past)
 
-    def write(self, access: Access, place: _Place, row: int, warp: int) -> None:
-        released = access.order in RELEASING
-        what = self.clocks.known[row, warp] if released else self.fenced[row, warp]
-        before = self.published.get(place) if access.kind == "atomic" else None
-        self.published[place] = what.copy() if before is None else np.maximum(what, before)
-        if released:
+    def past(self, row: int, warp: int) -> Past:
+        return self.published.past(int(self.clocks.in_grid[row]), self.clocks.known[row, warp].copy())
+
+    def write(self, place: _Place, groups: list[_Group], row: int, warp: int, releases: bool, updates: bool) -> None:
+        before = self.published.places.get(place, {})
+        after = dict(before) if updates else {}
+        past = self.past(row, warp) if releases else {}
+        fenced = self.fenced.get((row, warp))
+        for group in groups:
+            what = past if releases else fenced[group[0]] if fenced else {}
+            if what:
+                after[group] = _joined(what, after.get(group, {}))
+        if after:
+            self.published.places[place] = after
+        else:
+            self.published.places.pop(place, None)
+        if releases:
             self.clocks.tick(np.array([row]), np.array([warp]))
 
-    def fence(self, rows: Ints, warps: Ints) -> None:
+    def fence(self, rows: Ints, warps: Ints, reach: str) -> None:
         """These warps, each named once, execute a fence."""
-        self.clocks.acquire(self.seen[rows, warps], rows, warps)
-        self.fenced[rows, warps] = self.clocks.known[rows, warps]
+        for row, warp in zip(rows.tolist(), warps.tolist(), strict=True):
+            seen, fenced = self.seen.get((row, warp)), self.fenced.setdefault((row, warp), [{}, {}, {}])
+            for width in range(WIDTH[reach] + 1):
+                self.acquire(seen[width] if seen else {}, row, warp)
+            past = self.past(row, warp)
+            fenced[: WIDTH[reach] + 1] = [past] * (WIDTH[reach] + 1)
         self.clocks.tick(rows, warps)

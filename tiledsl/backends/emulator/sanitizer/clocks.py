@@ -63,11 +63,13 @@ class View:
 
 class Clocks:
     """`known` [blocks, warps, rank, agents]: the clock of each warp. `synced` [blocks, warps]: its count when its lanes
-    met last. `met` [blocks]: all warps of the block know of what each did up to this count of its own, if nothing
-    but barriers of whole blocks orders them."""
+    met last. `in_grid` [blocks]: the number of its cluster in the grid. `met` [blocks]: all warps of the block know of
+    what each did up to this count of its own, if nothing but barriers of whole blocks orders them."""
 
-    def __init__(self, clusters: Clusters, blocks: int, warps: int, mbarriers: int, commits: bool) -> None:
+    def __init__(self, clusters: Clusters, first: int, blocks: int, warps: int, mbarriers: int, commits: bool) -> None:
+        """Of the blocks `first` ..., whole clusters."""
         self.ranks, self.clusters, self.warps = clusters.rank, clusters.number, warps
+        self.in_grid = clusters.number + first // clusters.size
         self.work = 2 * warps + mbarriers
         self.agents = self.work + (warps if commits else 0)
         shape = clusters.size, self.agents

@@ -1,8 +1,9 @@
-"""The check of hazards: every access to shared memory must happen after those that it conflicts with.
+"""The check of hazards: every access to memory must happen after those that it conflicts with.
 
 It is a hook, and knows of a run what hooks are told. Happens-before is what warps have waited for (`clocks`), whatever
-the order in which the emulator ran them; `memory` is the history of accesses; `mbarriers`, `atomics` and `async_reads`
-are what releases and acquires. `checks` finds reads of what was never written.
+the order in which the emulator ran them; `memory` is the history of accesses to shared memory, `global_memory` of those
+to global memory; `mbarriers`, `atomics` and `async_reads` are what releases and acquires. `checks` finds reads of
+shared memory that was never written.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, Produ
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
 from tiledsl.backends.emulator.sanitizer.checks import LastWrites
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
+from tiledsl.backends.emulator.sanitizer.global_memory import GlobalHistory, GlobalShadow
+from tiledsl.backends.emulator.sanitizer.global_shadow import uses_of
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
@@ -38,17 +41,17 @@ def _orders_some(op: Op) -> bool:
 
 
 class Checks(Hook):
-    """Raises HazardError for accesses to shared memory that nothing orders, of asynchronous copies that were not waited
-    for, and of what nobody has written.
+    """Raises HazardError for accesses to memory that nothing orders, for asynchronous copies that were not waited for,
+    and for shared memory that is read and was never written.
 
-    What can order the warps of the kernel: `mbarriers`: at most so many are there. `atomics`: whether releases and
-    acquires do. `commits`: whether commits of work do, which arrive at mbarriers. `simple`: whether nothing but
-    barriers of whole blocks does. `overlapping`: are there tiles with bytes in common?
+    `uses`: what the kernel does with tensors. What can order its warps: `mbarriers`: at most so many are there.
+    `atomics`: whether releases and acquires do. `commits`: whether commits of work do, which arrive at mbarriers.
+    `simple`: whether nothing but barriers of whole blocks does. `overlapping`: are there tiles with bytes in common?
     """
 
     def __init__(self, kernel: Kernel) -> None:
         ops = list(kernel.walk())
-        self.loc = kernel.loc
+        self.loc, self.uses = kernel.loc, uses_of(kernel)
         self.atomics = any(op.sync.releases or op.sync.acquires for op in ops)
         self.commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
         self.simple = not self.atomics and not any(_orders_some(op) for op in ops)
@@ -57,23 +60,34 @@ class Checks(Hook):
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         self.mbarriers = 0 if self.simple else (sum(b for _, b, u64 in set(bases) if u64) + sum(tiles)) // U64.bytes
 
+    def of_launch(self, launch: LaunchInfo) -> Hook:
+        return _Launch(self, GlobalShadow(launch, self.uses))
+
+
+class _Launch(Hook):
+    """What is known of global memory."""
+
+    def __init__(self, kernel: Checks, shadow: GlobalShadow) -> None:
+        self.kernel, self.shadow = kernel, shadow
+
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        return _Blocks(self, launch, first, count)
+        return _Blocks(self.kernel, self.shadow, launch, first, count)
 
 
 class _Blocks(Hook):
     """What is known of the blocks `first` ... `first + count - 1`."""
 
-    def __init__(self, kernel: Checks, launch: LaunchInfo, first: int, count: int) -> None:
+    def __init__(self, kernel: Checks, shadow: GlobalShadow, launch: LaunchInfo, first: int, count: int) -> None:
         self.loc, self.first = kernel.loc, first
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
         self.last_writes = LastWrites(self.cells, kernel.overlapping)
-        self.clocks = clocks = Clocks(clusters, count, warps, kernel.mbarriers, kernel.commits)
+        self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits)
         self.memory = SharedHistory(self.cells, clocks, count, kernel.simple)
         self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers)
-        self.atomics = AtomicOrder(clocks, first) if kernel.atomics else None
+        self.globals = GlobalHistory(shadow, clocks, clusters, first, count)
+        self.atomics = AtomicOrder(clocks, first, shadow.published) if kernel.atomics else None
         self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
         self.groups: dict[Group, StoreReads] = {"wgmma": self.products, "bulk": StoreReads(self.memory, count)}
         self.begin = {
@@ -101,6 +115,8 @@ class _Blocks(Hook):
             else:
                 self.begin.get(access.until, self.access)(touch)
             self.last_writes.access(access, cells)
+        else:
+            self.globals.access(access, None if access.mbarriers is None else self.mbarriers.columns(access.mbarriers))
         if access.order is not None and self.atomics is not None:
             self.atomics.access(access)
 
@@ -139,10 +155,12 @@ class _Blocks(Hook):
         self.last_writes.write(access, cells)
 
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
+        self.globals.commit(group, blocks - self.first, threads)
         if group in self.groups:
             self.groups[group].commit(blocks - self.first, threads)
 
     def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
+        self.globals.wait(op, group, blocks - self.first, threads, pending)
         if group not in self.groups:
             return
         rows = blocks - self.first
@@ -202,7 +220,8 @@ class _Blocks(Hook):
             self.products.fence(rows, threads)
         elif kind == "memory" and self.atomics is not None:
             warps = rows * self.clocks.warps + threads // WARP
-            self.atomics.fence(*np.divmod(np.unique(warps), self.clocks.warps))
+            assert isinstance(op, gpu.Fence)
+            self.atomics.fence(*np.divmod(np.unique(warps), self.clocks.warps), op.reach)
         elif kind == "proxy":
             self.memory.fences.make(rows, threads // WARP, threads % WARP)
         if kind in ("proxy", "init"):

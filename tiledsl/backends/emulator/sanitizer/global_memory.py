@@ -1,0 +1,386 @@
+"""The history of global memory: every access must happen after those that it conflicts with, of whichever block.
+
+Inside a cluster the clocks of its warps say what happens before what; between clusters, what releases have published
+and acquires have learnt (`atomics`). Two atomic operations conflict only where the scope of one leaves out the thread
+of the other. A load by TMA has ended for those who have waited for the mbarrier that counts its bytes, a store by TMA
+and the read of a `cp.async` for the thread that has waited for their group, and for whom it lets know. What threads
+have written in the same launch TMA may not touch: the language has no proxy fence for global memory.
+(PTX ISA: memory consistency model; async proxy; cp.async.bulk completion mechanisms.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiledsl.arch import WARP
+from tiledsl.backends.emulator.hooks import Access, Bools, Group, Ints, LaunchInfo
+from tiledsl.backends.emulator.positions import Clusters
+from tiledsl.backends.emulator.sanitizer import advice
+from tiledsl.backends.emulator.sanitizer.atomics import WIDTH, Published
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, View
+from tiledsl.backends.emulator.sanitizer.global_shadow import (
+    BY_TMA,
+    MANY,
+    MOST_LAYERS,
+    PLAIN,
+    Accesses,
+    Entries,
+    Region,
+    Use,
+    lay_out,
+    no_entries,
+)
+from tiledsl.backends.emulator.sanitizer.memory import UNENDED
+from tiledsl.backends.emulator.sanitizer.shadow import DOES, Ops
+from tiledsl.errors import HazardError
+from tiledsl.ir.core import Op
+from tiledsl.ir.ops import tma
+
+
+class GlobalShadow:
+    """Of one launch. `writes`: the last plain write of each cell; `reads`, `atomic_reads`, `updates` (atomic writes):
+    those since. `chunks`: of the blocks that have started."""
+
+    def __init__(self, launch: LaunchInfo, uses: Mapping[str, Use]) -> None:
+        self.launch, self.published = launch, Published()
+        self.regions, cells = lay_out(launch.tensors, uses)
+        self.narrow = any(use.narrow for use in uses.values())
+        self.writes, self.written = no_entries(cells), False
+        self.reads, self.atomic_reads = Accesses(cells, "read"), Accesses(cells, "atomically read")
+        self.updates = Accesses(cells, "atomically wrote")
+        self.ops = Ops()
+        self.chunks: list[tuple[int, Clusters]] = []
+
+    def block(self, cluster: int, rank: int) -> int:
+        """The linear index of a block that has started."""
+        for first, clusters in self.chunks:
+            row = np.flatnonzero((clusters.number + first // clusters.size == cluster) & (clusters.rank == rank))
+            if len(row):
+                return first + int(row[0])
+        raise AssertionError("a cluster that has not started")
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    """An access, one entry a lane: the agent `who` of the grid that does it and its count `when`; `warps`: the same of
+    the warp that it belongs to, whose `rows`, lanes, clocks these are; `cells` [entries, cells]."""
+
+    access: Access
+    region: Region
+    rows: Ints
+    threads: Ints
+    warps: Ints
+    clusters: Ints
+    known: View
+    synced: Ints
+    cells: Ints
+    how: int
+
+    def part(self, which: Any) -> _Touch:
+        arrays = (self.rows, self.threads, self.warps, self.clusters)
+        rows, threads, warps, clusters = (array[which] for array in arrays)
+        known, synced, cells = self.known.part(which), self.synced[which], self.cells[which]
+        return _Touch(self.access, self.region, rows, threads, warps, clusters, known, synced, cells, self.how)
+
+    @property
+    def lanes(self) -> Ints:
+        return self.threads % WARP
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An asynchronous access that goes on until its group was waited for; `groups`: of each entry's thread."""
+
+    touch: _Touch
+    groups: Ints
+
+
+class GlobalHistory:
+    """What the blocks of one chunk do. `open`: what they have not waited for; `committed` [blocks, threads]: how many
+    groups each thread has."""
+
+    def __init__(self, shadow: GlobalShadow, clocks: Clocks, clusters: Clusters, first: int, blocks: int) -> None:
+        self.shadow, self.clocks, self.first = shadow, clocks, first
+        self.stride = clusters.size * clocks.agents
+        self.groups: tuple[Group, ...] = ("bulk", "cp_async")
+        self.open: dict[Group, list[_Open]] = {group: [] for group in self.groups}
+        shape = blocks, clocks.warps * WARP
+        self.committed = {group: np.zeros(shape, np.int64) for group in self.groups}
+        shadow.chunks.append((first, clusters))
+
+    # -- accesses ------------------------------------------------------------------------------
+
+    def access(self, access: Access, columns: Ints | None = None) -> None:
+        """columns: of a load by TMA, the mbarrier's."""
+        region = self.shadow.regions.get(access.label)
+        if region is None:
+            return
+        touch = self.touch(access, region)
+        if access.kind == "fetch":
+            assert columns is not None
+            self.load(touch, columns)
+        elif access.kind == "async":
+            self.store(touch)
+        elif access.until == "cp_async":
+            self.after_writes(touch)
+            self.begin(touch, "cp_async")
+        elif access.order is not None:
+            self.atomic(touch)
+        elif access.kind == "read":
+            self.after_writes(touch)
+            self.remember(self.shadow.reads, touch)
+        else:
+            self.after_all(touch)
+            self.write(touch, self.now(touch))
+
+    def touch(self, access: Access, region: Region) -> _Touch:
+        blocks = access.blocks if access.owners is None else access.owners
+        rows, warps = blocks - self.first, access.threads // WARP
+        clocks, ids = self.clocks, self.clocks.ids(blocks - self.first, warps)
+        how = BY_TMA if access.owners is not None else PLAIN
+        if access.order is not None and access.reach is not None:
+            how = WIDTH[access.reach] + 1
+        return _Touch(
+            access, region, rows, access.threads, clocks.in_grid[rows] * self.stride + ids, clocks.in_grid[rows],
+            clocks.view(rows, warps), clocks.synced[rows, warps], region.cells(access.addresses, access.width), how,
+        )  # fmt: skip
+
+    def now(self, touch: _Touch) -> Ints:
+        return self.clocks.now(touch.rows, touch.threads // WARP)
+
+    def atomic(self, touch: _Touch) -> None:
+        if self.shadow.narrow and len(rows := np.unique(touch.rows)) > 1:
+            for row in rows.tolist():  # one after the other, so that each is compared with those before
+                self.atomic(touch.part(touch.rows == row))
+            return
+        shadow, kind = self.shadow, touch.access.kind
+        self.after(shadow.writes, touch, "wrote")
+        if shadow.narrow:
+            self.after_each(shadow.updates, touch)
+        if kind == "read":
+            self.remember(shadow.atomic_reads, touch)
+            return
+        self.after_each(shadow.reads, touch)
+        self.after_open(touch)
+        if shadow.narrow:
+            self.after_each(shadow.atomic_reads, touch)
+        self.remember(shadow.updates, touch)
+
+    # -- by TMA and cp.async -------------------------------------------------------------------
+
+    def load(self, touch: _Touch, columns: Ints) -> None:
+        """It ends with the phase that its mbarrier is in."""
+        self.after_writes(touch)
+        homes, clocks = touch.access.blocks - self.first, self.clocks
+        agents = clocks.in_grid[homes] * self.stride + clocks.ids(homes, 2 * clocks.warps + columns)
+        self.put_reads(touch, agents, clocks.phases(homes, columns).astype(np.int64) + 1)
+
+    def store(self, touch: _Touch) -> None:
+        self.after_all(touch)
+        self.write(touch, np.full(len(touch.rows), UNENDED))
+        self.begin(touch, "bulk")
+
+    def begin(self, touch: _Touch, group: Group) -> None:
+        self.open[group].append(_Open(touch, self.committed[group][touch.rows, touch.threads]))
+
+    def commit(self, group: Group, rows: Ints, threads: Ints) -> None:
+        if group in self.committed:
+            self.committed[group][rows, threads] += 1
+
+    def wait(self, op: Op, group: Group, rows: Ints, threads: Ints, pending: int) -> None:
+        """All groups of these threads but the last `pending` have ended, if they did not wait for reads alone."""
+        if not self.open.get(group) or (isinstance(op, tma.BulkWait) and op.read):
+            return
+        done = np.full(self.committed[group].shape, -1)
+        done[rows, threads] = self.committed[group][rows, threads] - pending
+        left: list[_Open] = []
+        for begun in self.open[group]:
+            over = begun.groups < done[begun.touch.rows, begun.touch.threads]
+            if over.any():
+                self.end(begun.touch.part(over), group)
+            if not over.all():
+                left.append(_Open(begun.touch.part(~over), begun.groups[~over]))
+        self.open[group] = left
+
+    def end(self, touch: _Touch, group: Group) -> None:
+        if group == "cp_async":
+            self.remember(self.shadow.reads, touch)
+            return
+        writes = self.shadow.writes
+        own = (writes.who.take(touch.cells) == touch.warps[:, None]) & (writes.when.take(touch.cells) == UNENDED)
+        when = np.broadcast_to(self.now(touch)[:, None], own.shape)
+        writes.when[touch.cells[own]] = when[own]
+
+    # -- conflicts -----------------------------------------------------------------------------
+
+    def after_all(self, touch: _Touch) -> None:
+        """A plain write, or one by TMA."""
+        self.after_writes(touch)
+        self.after_each(self.shadow.reads, touch)
+        self.after_each(self.shadow.atomic_reads, touch)
+        self.after_open(touch)
+
+    def after_writes(self, touch: _Touch) -> None:
+        self.after(self.shadow.writes, touch, "wrote")
+        self.after_each(self.shadow.updates, touch)
+
+    def after_each(self, accesses: Accesses, touch: _Touch) -> None:
+        for layer in accesses.layers:
+            self.after(layer, touch, accesses.did)
+        more = accesses.more_at(touch.cells.reshape(-1)) if accesses.crowded is not None else None
+        if more is None:
+            return
+        which, earlier = more
+        flat = touch.part(which // touch.cells.shape[1])
+        self.require_ordered(earlier.take((slice(None), None)), _at(flat, touch.cells.reshape(-1)[which]), accesses.did)
+
+    def after(self, earlier: Entries, touch: _Touch, did: str) -> None:
+        """`touch` must happen after what `earlier` has at its cells."""
+        if not earlier.when.take(touch.cells).any():
+            return
+        self.require_ordered(earlier.take(touch.cells), touch, did)
+
+    def require_ordered(self, earlier: Entries, touch: _Touch, did: str) -> None:
+        late = (earlier.when > 0) & ~self.before(earlier, touch)
+        if touch.how not in (PLAIN, BY_TMA):
+            late &= ~self.include_each_other(earlier, touch)
+        unfenced = np.zeros_like(late)
+        if touch.how == BY_TMA and "wrote" in did:
+            unfenced = (earlier.when > 0) & (earlier.how != BY_TMA)
+        if (late | unfenced).any():
+            entry, cell = np.argwhere(late if late.any() else unfenced)[0].tolist()
+            self.fail(touch, entry, cell, earlier.take((entry, cell)), did, bool(not late.any()))
+
+    def before(self, earlier: Entries, touch: _Touch) -> Bools:
+        """Which of these happen before `touch`."""
+        clusters, ids = np.divmod(earlier.who, self.stride)
+        inside = clusters == touch.clusters[:, None]
+        before = inside & (touch.known.of(np.where(inside, ids, 0)) >= earlier.when)
+        own = earlier.who == touch.warps[:, None]
+        before &= ~(own & (earlier.lane != touch.lanes[:, None]) & (earlier.when >= touch.synced[:, None]))
+        asked = ~inside & (earlier.when > 0) & (earlier.when != UNENDED)
+        if asked.any():
+            published = self.shadow.published
+            before |= published.comes_before(asked, clusters, ids, earlier.when, touch.known, touch.clusters)
+        return before
+
+    def include_each_other(self, earlier: Entries, touch: _Touch) -> Bools:
+        """Are both atomic, with scopes that include the other's thread?"""
+        clusters, ids = np.divmod(earlier.who, self.stride)
+        near = (clusters == touch.clusters[:, None]).astype(np.int8)  # the width of what both are in, from the end
+        same_block = near & (ids // self.clocks.agents == self.clocks.ranks[touch.rows][:, None])
+        apart = 2 - near - same_block
+        return (earlier.how != BY_TMA) & (earlier.how > apart) & (touch.how > apart)
+
+    def after_open(self, touch: _Touch) -> None:
+        """A write must not meet a `cp.async` that may still read."""
+        for begun in self.open["cp_async"]:
+            hit = np.isin(touch.cells, begun.touch.cells)
+            if hit.any():
+                entry, cell = np.argwhere(hit)[0].tolist()
+                other, where = begun.touch, np.argwhere(begun.touch.cells == touch.cells[entry, cell])[0, 0]
+                number = self.shadow.ops.number(other.access.op)
+                values = (other.warps[where], UNENDED, other.lanes[where], PLAIN, number)
+                self.fail(touch, entry, cell, Entries(*map(np.array, values)), "read", False)
+
+    # -- what is remembered --------------------------------------------------------------------
+
+    def write(self, touch: _Touch, when: Ints) -> None:
+        """Reads and atomic updates come before it, and so before all that comes after it."""
+        shadow, cells = self.shadow, touch.cells
+        own, lanes = touch.warps[:, None], touch.lanes[:, None]
+        number = np.array(shadow.ops.number(touch.access.op))
+        shadow.writes.put(cells, Entries(own, when[:, None], lanes, np.array(touch.how), number))
+        # Two lanes at one cell: the one that does not find itself there has lost.
+        lost = (shadow.writes.lane.take(cells) != lanes) | (shadow.writes.who.take(cells) != own)
+        if lost.any():
+            entry, cell = np.argwhere(lost)[0].tolist()
+            self.fail(touch, entry, cell, shadow.writes.take(cells[entry, cell]), "wrote", False)
+        for accesses in (shadow.reads, shadow.atomic_reads, shadow.updates):
+            accesses.forget(cells)
+
+    def remember(self, accesses: Accesses, touch: _Touch) -> None:
+        self.put_reads(touch, touch.warps, self.now(touch), accesses)
+
+    def put_reads(self, touch: _Touch, who: Ints, when: Ints, accesses: Accesses | None = None) -> None:
+        """Adds an access of each agent `who` at its count `when`, in the first layer that has room."""
+        accesses = accesses or self.shadow.reads
+        count, number = touch.cells.shape[1], self.shadow.ops.number(touch.access.op)
+        entry = np.repeat(np.arange(len(who)), count)
+        cells = touch.cells.reshape(-1)
+        touch, how = _at(touch.part(entry), cells), np.full(len(entry), touch.how)
+        new = Entries(who[entry], when[entry], touch.lanes, how, np.full(len(entry), number))
+        for layer in range(MOST_LAYERS):
+            rest = self.put(accesses.layer(layer), touch, new)
+            if not len(rest):
+                return
+            touch, new = touch.part(rest), new.take(rest)
+        accesses.add_more(touch.cells[:, 0], new)
+
+    def put(self, layer: Entries, touch: _Touch, new: Entries) -> Ints:
+        """Puts accesses where there is none, or one that happens before, or one of the same agent. Gives the others."""
+        cells = touch.cells[:, 0]
+        old = layer.take(cells)
+        free, several = np.ones(len(cells), np.bool_), np.zeros(len(cells), np.bool_)
+        if (old.when > 0).any():
+            same = (old.who == new.who) & (old.when > 0)
+            several = same & (old.when >= touch.synced) & (old.lane != new.lane)
+            free = (old.when == 0) | same | self.before(old.take((slice(None), None)), touch)[:, 0]
+            if not free.all():
+                cells, several, new = cells[free], several[free], new.take(free)
+        layer.put(cells, new)
+        there = layer.who.take(cells) == new.who
+        several |= there & (layer.lane.take(cells) != new.lane)
+        layer.lane[cells[several & there]] |= MANY
+        free[np.flatnonzero(free)[~there]] = False
+        return np.flatnonzero(~free)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def fail(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
+        """earlier: one access. unfenced: a proxy fence is missing; else nothing orders the two."""
+        access, launch, shadow = touch.access, self.shadow.launch, self.shadow
+        row, thread = int(touch.rows[entry]), int(touch.threads[entry])
+        cluster, id_ = divmod(int(earlier.who), self.stride)
+        rank, agent = divmod(id_, self.clocks.agents)
+        block, lane = shadow.block(cluster, rank), int(earlier.lane) % WARP
+        by_thread = agent < self.clocks.warps
+        other = f"a copy to block {launch.block_index(block)}"
+        if by_thread:
+            other = launch.thread_of_block(agent * WARP + lane, block)
+        if by_thread and (agent * WARP + lane, block) == (thread, row + self.first) and int(earlier.when) != UNENDED:
+            other = "another thread"
+        relation = advice.Relation(
+            same_warp=by_thread and int(earlier.who) == int(touch.warps[entry]),
+            same_block=block == row + self.first,
+            same_cluster=cluster == int(touch.clusters[entry]),
+            both_write=did != "read" and did != "atomically read" and access.kind not in ("read", "fetch"),
+            open=int(earlier.when) == UNENDED,
+            by_tma=int(earlier.how) == BY_TMA,
+            atomic=(access.order is not None, int(earlier.how) not in (PLAIN, BY_TMA)),
+        )
+        missing, fix = advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
+        who = launch.thread_of_block(thread, row + self.first)
+        what = touch.region.element(int(touch.cells[entry, cell]))
+        does = _BY_TMA.get(access.kind, DOES[access.kind]) if touch.how == BY_TMA else DOES[access.kind]
+        if access.order is not None:
+            does = {"read": "atomically reads", "write": "atomically writes"}.get(access.kind, does)
+        raise HazardError(
+            f"race: {who} {does} {what} at {access.op.loc}, which {other} {did} at "
+            f"{shadow.ops[int(earlier.op)].loc}, {missing}",
+            access.op.loc,
+            fix,
+        )
+
+
+_BY_TMA = {"fetch": "lets TMA read", "async": "lets TMA write"}
+
+
+def _at(touch: _Touch, cells: Ints) -> _Touch:
+    """The touch with one of its cells for each entry."""
+    arrays = (touch.rows, touch.threads, touch.warps, touch.clusters)
+    return _Touch(touch.access, touch.region, *arrays, touch.known, touch.synced, cells[:, None], touch.how)
