@@ -69,7 +69,7 @@ SIGNATURES = {
     "persistent": "(schedule, cluster=Cluster(m=1, n=1))",
     "role": "(name, *, warpgroups=1, registers=0, threads=0, instances=1)",
     "tile_schedule": "(m, n, k, tile, group=8, along='m', batches=1, splits=1)",
-    "tma_load": "(src, dst, multicast='', hint='', mbarrier=None)",
+    "tma_load": "(src, dst, multicast='', hint='', mbarrier=None, every=1, first=0)",
     "tma_wait": "(pending=0, read=False)",
     "wgmma": "(a, b, acc)",
     "wgmma.accumulator": "(shape, dtype)",

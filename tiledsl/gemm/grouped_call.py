@@ -153,12 +153,14 @@ def _checked(
     mean = rows / groups
     if call.masked:
         mean = rows / 2 if expected is None else float(expected)
-    consts = choose_grouped(groups, mean, n, k, a.unit_axis() != len(a.shape) - 2)
+    by_columns = a.unit_axis() == len(a.shape) - 2
+    within = by_columns and not call.masked  # groups begin anywhere in a column, and TMA at multiples of 16 bytes
+    consts = choose_grouped(groups, mean, n, k, within or not by_columns)
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls")
     emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
-    unaligned = [(i, axis) for i, axis in enumerate(map(_unaligned, (a, b))) if axis]
+    unaligned = [(i, axis) for i, axis in enumerate((-1 if within else _unaligned(a), _unaligned(b))) if axis]
     return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, tuple(unaligned))
 
 
