@@ -9,23 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiledsl.arch import TARGETS
-from tiledsl.gemm.choice import Variant, best, choose
-from tiledsl.gemm.hopper_tiles import span, staged_width
+from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best, choose
+from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.plan import Problem, plan
 from tiledsl.gemm.split_k import slice_width
 
 EXTENTS = st.one_of(st.integers(0, 300), st.integers(1, 20000), st.sampled_from((64, 4096, 8192)))
 
 
-@given(EXTENTS, EXTENTS, EXTENTS, st.integers(1, 64), st.booleans(), st.booleans(), st.integers(0, 2))
-def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool, behind: int) -> None:
+@given(
+    EXTENTS, EXTENTS, EXTENTS, st.integers(1, 64), st.booleans(), st.booleans(), st.integers(0, 2),
+    st.sampled_from(("bf16 by TMA", "f32 by TMA", "bf16", "f32")),
+)  # fmt: skip
+def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool, behind: int, c: str) -> None:
     """Shared memory, clusters, and the widths that an operand in row order allows."""
-    chosen = best(batch, m, n, k, (a, b), behind)
-    consts = chosen.consts(k)
+    size, by_tma = (2 if "bf16" in c else 4), "TMA" in c
+    chosen = best(batch, m, n, k, (a, b), behind if by_tma else FEW_REGISTERS)
+    consts = chosen.consts(k, size, by_tma)
     rows, columns, instances = chosen.tile
     along_k = a if chosen.exchanged else b
     width = slice_width(chosen.parts, columns) if chosen.parts else columns
-    staged = (1 if chosen.parts else 2) * instances * rows * span(2 * width, chosen.registers)
+    staged = (1 if chosen.parts else 2) * instances * rows * size * piece_width(width, size, chosen.registers, by_tma)
     used = consts["STAGES"] * 2 * consts["BK"] * (rows + staged_width(columns, along_k)) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
     assert chosen.along_m * chosen.along_n * max(chosen.parts, 1) <= 8

@@ -13,7 +13,7 @@ from functools import cache
 from math import ceil, log2
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.hopper_tiles import span, staged_width
+from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 
@@ -92,13 +92,15 @@ class Variant(NamedTuple):
     by_rows: bool = False
     band: int = 8
 
-    def consts(self, k: int = 0, result: int = 2) -> dict[str, Any]:
-        """Of `hopper_fastest`, with as many stages as fit, up to 16. result: bytes of an element of C."""
+    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True) -> dict[str, Any]:
+        """Of `hopper_fastest`, with as many stages as fit, up to 16. result: bytes of an element of C. by_tma: TMA can
+        store C."""
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
         width = slice_width(self.parts, columns) if self.parts else columns
-        staged = (1 if self.parts else 2) * instances * rows * span(width * result, self.registers)
+        piece = result * piece_width(width, result, self.registers, by_tma)
+        staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": bk, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
@@ -244,7 +246,7 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
     loaded = (rows * of_a / v.along_n + v.loaded * of_b / v.along_m) / shared_out / TPC_INTAKE + read / items / MISSING
     main = max(multiplied, staged, busy * loaded)
 
-    store = 0 if v.parts else PIECE * 2 * area / span(2 * columns, v.registers)
+    store = 0 if v.parts else PIECE * area / piece_width(columns, 2, v.registers)
     if instances == 2:  # one stores while the other multiplies
         body = main + (waves - 1) * max(main, store) + store
     else:

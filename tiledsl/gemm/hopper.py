@@ -59,7 +59,7 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
 __all__ = ["choose", "hopper_fastest"]
@@ -125,7 +125,7 @@ def hopper_fastest(
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
-    buffers, by_tma = 1 if SPLIT else 2, C.unit > 0 and C.align == 16
+    buffers, by_tma = 1 if SPLIT else 2, stored_by_tma(C)
     room = chunks(C, buffers * INSTANCES, BM, slice_width(SPLIT, BN) if SPLIT else BN, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
