@@ -14,7 +14,7 @@ from math import ceil, log2
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.split_k import slice_width
+from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
 from tiledsl.lang import cdiv
 
 __all__ = ["FEW_REGISTERS", "SHARED", "Variant", "best", "choose"]
@@ -75,7 +75,7 @@ LAUNCH = 1686
 PARTS, DOUBLED, REDUCED = 889, 78.7, 914
 """What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
 GROUPS, GATHERED = 582, 86.1
-"""If several clusters share a tile: in any case, and the rate at which the last one reads the sums."""
+"""If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
 class Variant(NamedTuple):
@@ -98,12 +98,13 @@ class Variant(NamedTuple):
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
-        width = slice_width(self.parts, columns) if self.parts else columns
+        width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": bk, "STAGES": stages, "INSTANCES": instances}
-        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
+        split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
+        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
 
     @property
     def loaded(self) -> int:
@@ -216,7 +217,7 @@ def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], proc
 def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int]:
     """Numbers of clusters a tile that leave few SMs idle at the end."""
     usable = _together(cluster, processors)
-    for groups in range(1, min(most, 16) + 1):
+    for groups in range(1, min(most, 32) + 1):
         waves = ctas * groups / usable
         full = waves > 0.85 * ceil(waves) or (waves < 1 and ctas * (groups + 1) > usable)
         if (full or groups == 1) and waves <= 8:
@@ -266,7 +267,8 @@ def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, b
     if v.parts:
         time += PARTS + DOUBLED * log2(v.parts) + items * area * 4 / REDUCED
     if v.groups > 1:
-        time += GROUPS + v.groups * area * 4 / max(v.parts, 1) / GATHERED
+        pieces = slice_width(v.parts, columns) // PIECE_WIDTH
+        time += GROUPS + v.groups * ceil(pieces / v.groups) * rows * PIECE_WIDTH * 4 / GATHERED
     return time
 
 
