@@ -208,7 +208,7 @@ def bring_slice(
     store_slice(x.registers(), sums, t.group * t.count * parts + number, t.part, thread)
     barrier()
     if thread == 0:
-        came = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
+        came: Any = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
         if x.shape[1] > PIECE_WIDTH:  # else there is nothing to take beside the last one to come
             asked = index(0)
             while index(came) < groups and asked < ASKS:
@@ -256,8 +256,10 @@ def leave_slice(t: Any, parts: int, groups: index, done: Global[u32, R] | None, 
     """A CTA that `take_piece` has nothing for; of the last one, the word of the slice is zero again."""
     assert done is not None
     number = t.number * parts + t.part
-    if thread == 0 and index(done.atomic_add(number, LEFT, order="acq_rel") // LEFT) == groups - 1:
-        done.atomic_store(number, 0)
+    if thread == 0:
+        old: Any = done.atomic_add(number, LEFT, order="acq_rel")
+        if index(old // LEFT) == groups - 1:
+            done.atomic_store(number, 0)
 
 
 @tile_function
