@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | report | opt | bench | cache``."""
+"""The command line: ``python -m tiledsl show | explain | report | opt | bench | tune | choose | cache``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tiledsl.arch import target_named
 from tiledsl.compilation.explain import EXPLAIN
 from tiledsl.errors import TileError
 from tiledsl.inspect import bench
+from tiledsl.tune import command as tune
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
@@ -93,6 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     timed.description, timed.formatter_class = bench.__doc__, argparse.RawDescriptionHelpFormatter
     bench.add_arguments(timed)
     timed.set_defaults(run=bench.run)
+
+    tuned = commands.add_parser("tune", help="find the fastest consts of a kernel for a product, on a GPU")
+    tuned.description, tuned.formatter_class = tune.__doc__, argparse.RawDescriptionHelpFormatter
+    tune.add_arguments(tuned)
+    tuned.set_defaults(run=tune.run)
 
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
