@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.split_k import slice_width
+from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
 from tiledsl.lang import cdiv
 
 __all__ = [
@@ -91,7 +91,7 @@ LAUNCH = 1686
 PARTS, DOUBLED, REDUCED = 889, 78.7, 914
 """What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
 GROUPS, GATHERED = 582, 86.1
-"""If several clusters share a tile: in any case, and the rate at which the last one reads the sums."""
+"""If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
 class Variant(NamedTuple):
@@ -114,12 +114,13 @@ class Variant(NamedTuple):
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
-        width = slice_width(self.parts, columns) if self.parts else columns
+        width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": bk, "STAGES": stages, "INSTANCES": instances}
-        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
+        split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
+        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
 
     @property
     def loaded(self) -> int:
@@ -250,7 +251,8 @@ def estimate(
     writes = writes * where(t.exchanged > split, ACROSS, 1)
 
     within = PARTS + DOUBLED * np.log2(parts) + items * area * 4 / REDUCED
-    across = GROUPS + t.groups * area * 4 / parts / GATHERED
+    pieces = _pieces()[(t.columns // PIECE_WIDTH).astype(int), parts.astype(int)]
+    across = GROUPS + t.groups * np.ceil(pieces / t.groups) * t.rows * PIECE_WIDTH * 4 / GATHERED
     return Estimate(
         launch=LAUNCH + FIRST * (t.rows + t.loaded) + TILE * (waves - 1) + where(cluster > 1, CLUSTERED, 0),
         steps=each * main,
@@ -275,6 +277,13 @@ def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers) -> Numbers:
 def _together(processors: int) -> Numbers:
     """CTAs that run at once, by the size of their cluster."""
     return _by_size({size: count * processors // TOGETHER[1] for size, count in TOGETHER.items()})
+
+
+@cache
+def _pieces() -> Numbers:
+    """Of a CTA's slice, by the width of its tile in pieces and by the number of parts."""
+    widths = range(1, max(columns for _, columns, _ in PARTED) // PIECE_WIDTH + 1)
+    return np.array([[0] + [slice_width(p, w * PIECE_WIDTH) // PIECE_WIDTH for p in range(1, 9)] for w in (1, *widths)])
 
 
 def _by_size(values: dict[int, Any]) -> Numbers:
@@ -402,7 +411,7 @@ def _splits(table: Numbers, m: int, n: int, steps: int, processors: int) -> tupl
     t = Table(*table[:, at])
     tiles = t.tiles(m, n)
     at_most = np.flatnonzero((tiles <= 3 * processors) & ((t.along_m == 1) | (t.columns >= 64)))
-    parts, groups = _ways(min(steps // 2, 128))
+    parts, groups = _ways(min(steps // 2, 256))
     tiles, sizes = tiles[at_most, None], t.along_m[at_most, None].astype(int) * parts
     usable = _together(processors)[np.minimum(sizes, 8)]
     waves = tiles * (parts * groups) / usable
@@ -413,7 +422,7 @@ def _splits(table: Numbers, m: int, n: int, steps: int, processors: int) -> tupl
 
 @cache
 def _ways(most: int) -> tuple[Numbers, Numbers]:
-    """Parts of a cluster, up to 8, and groups of clusters, up to 16, that are 2 to `most` together."""
-    ways = [(parts, groups) for parts in range(1, 9) for groups in range(1, 17) if 1 < parts * groups <= most]
+    """Parts of a cluster, up to 8, and groups of clusters, up to 32, that are 2 to `most` together."""
+    ways = [(parts, groups) for parts in range(1, 9) for groups in range(1, 33) if 1 < parts * groups <= most]
     parts, groups = np.array(ways, int).reshape(-1, 2).T
     return parts, groups
