@@ -39,8 +39,8 @@ from tiledsl.tune.workers import Worker, answered
 __all__ = ["add_arguments", "run"]
 
 Numbers = tuple[int, ...]
-MOST_REASONS = 8
-"""Kinds of reasons that are listed."""
+MOST_REASONS, WIDTH = 8, 110
+"""Kinds of reasons that are listed, and characters of one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,11 @@ def _build(tuned: Tuned, arguments: argparse.Namespace) -> int:
         if result["outcome"] != "built":
             reasons[_kind(result)] += 1
         label = _label(tuned.candidates[jobs[number][1]])
-        shown = result.get("reason") or f"{result['registers']} registers, {result['shared']} bytes shared"
+        shown = (
+            _short(result["reason"])
+            if "reason" in result
+            else f"{result['registers']} registers, {result['shared']} bytes shared"
+        )
         print(f"  {_x(jobs[number][0])} {label}: {shown}", flush=True)
     print(f"{built} of {len(jobs)} built in {time.perf_counter() - start:.1f} s, in {arguments.kernels}")
     if not built:
@@ -167,7 +171,11 @@ class Progress:
     def show(self, done: int, count: int, numbers: Numbers, number: int, result: Result) -> None:
         self.note(numbers, number, result)
         seconds = time.perf_counter() - self.start
-        what = f"{result['us']:g} us" if result["outcome"] == "timed" else f"{result['outcome']}: {result['reason']}"
+        what = (
+            f"{result['us']:g} us"
+            if result["outcome"] == "timed"
+            else f"{result['outcome']}: {_short(result['reason'])}"
+        )
         best = "; best {:g} us, {}".format(*self.best[numbers]) if numbers in self.best else ""
         label = _label(self.tuned.candidates[number])
         print(f"[{done}/{count}, {seconds:.0f} s] {_x(numbers)} {label}: {what}{best}", flush=True)
@@ -238,7 +246,12 @@ def _report(progress: Progress, numbers: Numbers, finals: dict[str, float]) -> s
 
 def _kind(result: Result) -> str:
     """Reasons that differ in numbers alone are of one kind."""
-    return f"{result['outcome']}: {re.sub(r'[0-9]+(?:[.][0-9]+)?', 'N', result['reason'])}"
+    reason = re.sub(r"\b[0-9]+(?:[.][0-9]+)?\b", "N", result["reason"])
+    return f"{result['outcome']}: {_short(reason)}"
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= WIDTH else reason[: WIDTH - 3] + "..."
 
 
 def _listed(reasons: Counter[str]) -> str:
