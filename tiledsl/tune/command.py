@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, gpu: Gpu = open_gpu) -> int:
             "kernel": tuned.kernel.name,
             "code": tuned.code,
             "device": found["device"],
-            "toolchain": tuned.toolchain,
+            "toolchain": tuned.carried.toolchain,
         }
         records = Records(arguments.records or Path(f"{tuned.kernel.name}.tune.jsonl"), setting)
         for reason, count in records.skipped.items():
@@ -114,7 +114,7 @@ def _build(tuned: Tuned, arguments: argparse.Namespace) -> int:
     target_named(arguments.build)
     if not arguments.kernels:
         raise TileError("tune: --build builds into a folder that is carried\n  fix: name it with --kernels DIR")
-    tuned.carry()
+    tuned.carried.begin()
     jobs, start = _jobs(tuned, arguments.sizes), time.perf_counter()
     reasons, built = Counter[str](), 0
     opened = partial(open_builder, tuned.task)

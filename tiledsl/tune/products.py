@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tiledsl.compilation import fingerprint
-from tiledsl.compilation.compiled import Image
 from tiledsl.errors import CompileErrors, DeviceError, LocatedError, TileError
 from tiledsl.inspect.bench import GRAPHED
 from tiledsl.inspect.contenders import Contender, Operands, Size, cublas, format_of, read_roles
@@ -25,10 +21,11 @@ from tiledsl.measure import PRODUCTS
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import ArrayInfo
+from tiledsl.tune.carried import Carried, code_of
 from tiledsl.tune.search import BUILT, Result
 from tiledsl.tune.space import Space, space_of
 
-__all__ = ["Gpu", "Task", "open_builder", "open_gpu", "open_timer", "size_of", "toolchain"]
+__all__ = ["Gpu", "Task", "open_builder", "open_gpu", "open_timer", "size_of"]
 
 Gpu = Callable[[str], tuple[str, str, Device]]
 """Opens a GPU for products of a format: its name, its target, and what times on it."""
@@ -36,8 +33,6 @@ APART = 1 << 50
 """Between the addresses of arrays that do not exist."""
 MOST_SETS = 512
 """Of operands: as many as small ones need to be out of L2 would take longer to make than to time."""
-DIGEST = hashlib.sha256().digest_size
-TOOLCHAIN, OTHER = "toolchain.txt", "  fix: name another folder with --kernels"
 
 
 @dataclass(frozen=True)
@@ -91,12 +86,7 @@ class Tuned:
 
     @cached_property
     def code(self) -> str:
-        """Digest of the kernel and all that it reaches. Raises TileError if it cannot be known."""
-        builds = self.kernel.builds
-        try:
-            return fingerprint.kernel_key(builds.signature, builds.meaning()).hex()[:16]
-        except fingerprint.NotUnderstood as found:
-            raise TileError(f"tune: whether {self.kernel.name} changes cannot be told: {found}") from None
+        return code_of(self.kernel)
 
     def contender_of(self, consts: dict[str, Any]) -> Contender:
         label = " ".join(f"{name}={value}" for name, value in consts.items())
@@ -119,54 +109,9 @@ class Tuned:
         values = self.kernel.dispatcher.launcher.bind((), {**given, **consts})
         return self.kernel.dispatcher.build_of(values, arch)
 
-    # -- builds that are carried -------------------------------------------------------------------------
-
-    def _file(self, spec: Specialization, arch: str) -> Path | None:
-        """Where the build is, if builds are carried. The folder was named by the user, who vouches for it."""
-        if not self.task.kernels:
-            return None
-        key = fingerprint.specialization_key(spec, arch) + fingerprint.sources_key()
-        return Path(self.task.kernels, f"{self.code}-{hashlib.sha256(key).hexdigest()[:32]}.kernel")
-
-    def adopt(self, spec: Specialization, arch: str) -> Image | None:
-        """The build from the folder of those that are carried, which a launch uses from now on."""
-        file = self._file(spec, arch)
-        if file is None or not file.is_file():
-            return None
-        digest, content = (whole := file.read_bytes())[:DIGEST], whole[DIGEST:]
-        image = Image.from_bytes(content) if hashlib.sha256(content).digest() == digest else None
-        if image is not None:
-            self.kernel.builds.adopt(spec, arch, image)
-        return image
-
     @cached_property
-    def toolchain(self) -> str:
-        """What made the builds: that of the machine which they are carried from, else this one's."""
-        return _carried_toolchain(self.task.kernels) or toolchain()
-
-    def carry(self) -> None:
-        """Make the folder, and note there what builds. Raises TileError if something else has built there."""
-        if self.toolchain != toolchain():
-            raise TileError(f"tune: {self.task.kernels} has builds of {self.toolchain}; here is {toolchain()}\n{OTHER}")
-        try:
-            Path(self.task.kernels).mkdir(parents=True, exist_ok=True)
-            Path(self.task.kernels, TOOLCHAIN).write_text(self.toolchain)
-        except OSError as error:
-            raise TileError(f"tune: cannot write {self.task.kernels}: {error.strerror or error}\n{OTHER}") from None
-
-    def build(self, spec: Specialization, arch: str) -> Image:
-        """From that folder, else compiled, and put there. Raises TileError."""
-        image = self.adopt(spec, arch)
-        if image is None and _carried_toolchain(self.task.kernels) not in ("", toolchain()):
-            raise TileError(f"is not in {self.task.kernels}, whose builds are by {self.toolchain}")
-        if image is None:
-            image = self.kernel.builds.compiled(spec, arch)
-            if (file := self._file(spec, arch)) is not None:
-                content = image.to_bytes()
-                draft = file.with_suffix(f".{os.getpid()}")
-                draft.write_bytes(hashlib.sha256(content).digest() + content)
-                draft.replace(file)
-        return image
+    def carried(self) -> Carried:
+        return Carried(self.task.kernels)
 
 
 def _array(dtype: DType, batch: int, rows: int, columns: int, stored: str, declared: str, pointer: int) -> ArrayInfo:
@@ -177,22 +122,6 @@ def _array(dtype: DType, batch: int, rows: int, columns: int, stored: str, decla
     if batch:
         shape, strides = (batch, *shape), (rows * columns, *strides)
     return ArrayInfo(dtype, shape, strides, pointer, 0, True, None)
-
-
-def _carried_toolchain(folder: str) -> str:
-    file = Path(folder, TOOLCHAIN)
-    return file.read_text() if folder and file.is_file() else ""
-
-
-@cache
-def toolchain() -> str:
-    """What compiles here, in the same words on each machine that has the same."""
-    from tiledsl.backends.ptx.tools import PTXAS, tool_versions
-
-    release = PTXAS.release().rpartition(" ")[2]
-    return (
-        f"ptxas {release}, llvmlite {dict(tool_versions())['llvmlite']}, tiledsl {fingerprint.sources_key().hex()[:8]}"
-    )
 
 
 def size_of(numbers: tuple[int, ...]) -> Size:
@@ -209,7 +138,8 @@ def open_builder(task: Task) -> tuple[Any, Callable[[Any], Result]]:
     def build(job: tuple[tuple[int, ...], int]) -> Result:
         numbers, number = job
         try:
-            used = tuned.build(*tuned.build_of(size_of(numbers), tuned.candidates[number], task.arch)).resources
+            build = tuned.build_of(size_of(numbers), tuned.candidates[number], task.arch)
+            used = tuned.carried.build(tuned.kernel, *build).resources
         except TileError as error:
             return {"outcome": "refused", "reason": reason_of(error)}
         spilled = used.spill_stores + used.spill_loads
@@ -254,7 +184,7 @@ def open_timer(task: Task, gpu: Gpu = open_gpu) -> tuple[Any, Callable[[Any], Re
 
     def launcher_of(operands: Operands, number: int) -> Callable[[int], None]:
         consts = tuned.candidates[number]
-        tuned.adopt(*tuned.build_of(operands.size, consts, arch))
+        tuned.carried.adopt(tuned.kernel, *tuned.build_of(operands.size, consts, arch))
         return tuned.contender_of(consts).launcher(operands, task.stored)
 
     def time(job: tuple[tuple[int, ...], int | tuple[int, ...]]) -> Result:
