@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.arch import target_named
+from tiledsl.compilation.cache import disk_cache
 from tiledsl.errors import TileError
 from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import CUBLAS, LAYOUTS
@@ -97,6 +98,9 @@ def _asked(arguments: argparse.Namespace) -> Tuned:
         file, name, tuple(arguments.space), arguments.format, arguments.stored or "", arguments.build or "",
         kernels=arguments.kernels, cold=arguments.cache == "cold", graph=not arguments.no_graph,
     )  # fmt: skip
+    if disk_cache() is None and not arguments.kernels:
+        fix = "name a folder with --kernels, or leave TILEDSL_CACHE unset"
+        raise TileError(f"tune: without a disk cache, no build reaches the process that times\n  fix: {fix}")
     tuned = task.opened()
     len(tuned.space)  # raises for what is none
     for numbers in arguments.sizes:
@@ -122,13 +126,8 @@ def _build(tuned: Tuned, arguments: argparse.Namespace) -> int:
         built += result["outcome"] == "built"
         if result["outcome"] != "built":
             reasons[_kind(result)] += 1
-        label = _label(tuned.candidates[jobs[number][1]])
-        shown = (
-            _short(result["reason"])
-            if "reason" in result
-            else f"{result['registers']} registers, {result['shared']} bytes shared"
-        )
-        print(f"  {_x(jobs[number][0])} {label}: {shown}", flush=True)
+        numbers, candidate = jobs[number]
+        print(f"  {_x(numbers)} {_label(tuned.candidates[candidate])}: {_outcome(result)}", flush=True)
     print(f"{built} of {len(jobs)} built in {time.perf_counter() - start:.1f} s, in {arguments.kernels}")
     if not built:
         raise TileError(f"tune: no candidate of {tuned.kernel.name} is left\n{_listed(reasons)}")
@@ -171,14 +170,9 @@ class Progress:
     def show(self, done: int, count: int, numbers: Numbers, number: int, result: Result) -> None:
         self.note(numbers, number, result)
         seconds = time.perf_counter() - self.start
-        what = (
-            f"{result['us']:g} us"
-            if result["outcome"] == "timed"
-            else f"{result['outcome']}: {_short(result['reason'])}"
-        )
         best = "; best {:g} us, {}".format(*self.best[numbers]) if numbers in self.best else ""
         label = _label(self.tuned.candidates[number])
-        print(f"[{done}/{count}, {seconds:.0f} s] {_x(numbers)} {label}: {what}{best}", flush=True)
+        print(f"[{done}/{count}, {seconds:.0f} s] {_x(numbers)} {label}: {_outcome(result)}{best}", flush=True)
 
     def require_some(self, numbers: Numbers) -> None:
         """Raises TileError, with the reasons, if no candidate could be timed."""
@@ -242,6 +236,16 @@ def _report(progress: Progress, numbers: Numbers, finals: dict[str, float]) -> s
         header = ("consts", "us by turns", f"speed / {CUBLAS}")
     title = f"\n{progress.product(numbers)}: {len(timed)} of {len(candidates)} candidates timed"
     return f"{title}\n{table(header, rows, {0})}\n{_listed(others)}"
+
+
+def _outcome(result: Result) -> str:
+    match result["outcome"]:
+        case "timed":
+            return f"{result['us']:g} us"
+        case "built":
+            return f"{result['registers']} registers, {result['shared']} bytes shared"
+        case what:
+            return f"{what}: {_short(result['reason'])}"
 
 
 def _kind(result: Result) -> str:
