@@ -98,7 +98,7 @@ def _asked(arguments: argparse.Namespace) -> Tuned:
         file, name, tuple(arguments.space), arguments.format, arguments.stored or "", arguments.build or "",
         kernels=arguments.kernels, cold=arguments.cache == "cold", graph=not arguments.no_graph,
     )  # fmt: skip
-    if disk_cache() is None and not arguments.kernels:
+    if disk_cache() is None and not (arguments.kernels or arguments.build):
         fix = "name a folder with --kernels, or leave TILEDSL_CACHE unset"
         raise TileError(f"tune: without a disk cache, no build reaches the process that times\n  fix: {fix}")
     tuned = task.opened()
