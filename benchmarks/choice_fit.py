@@ -2,13 +2,14 @@
 
     python -m benchmarks.choice_fit                    # how good the choice is on what was measured
     python -m benchmarks.choice_fit --rounds 4000      # fit, and print the constants
-    python -m benchmarks.choice_fit --rounds 4000 --write
+    python -m benchmarks.choice_fit --rounds 4000 --prefer 3 --write
     python -m benchmarks.choice_fit --rounds 1000 --check family
 
 The model is `choice.estimate` itself, asked for all variants at once, with other constants each time. What is made
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
-reluctantly. --check: of each family (or seed) in turn, what a fit to the others chooses there.
+reluctantly. --prefer: shapes measured with these kernels count three times. --check: of each family (or seed, or
+kernel) in turn, what a fit to the others chooses there.
 """
 
 from __future__ import annotations
@@ -45,13 +46,16 @@ Constants = dict[tuple[str, Any], float]
 """By name, and key in a dict or None."""
 NOISE, CLOSE = 0.02, 8.0
 """By how much the model's times may be off, as a logarithm; how fast its error counts less for slower variants."""
+PREFERRED = 3
 SPREAD, ERROR, MOVED = 0.5, 0.2, 0.0003
 """Weights, relative to the mean loss: of its root mean square, the model's error, and what constants move."""
 
 
 class Measured(NamedTuple):
-    """A shape. times: microseconds and variant. cublas: microseconds, or None."""
+    """A shape. kernel: digest of the one that was timed. times: microseconds and variant. cublas: microseconds, or
+    None."""
 
+    kernel: str
     family: str
     seed: Any
     layout: str
@@ -70,15 +74,19 @@ def load(file: Path) -> list[Measured]:
         if len(times) > 1:
             batch, m, n, k = line["shape"]
             shape = (max(batch, 1), m, n, k)
-            found.append(Measured(line["family"], line["seed"], line["layout"], shape, times, line["cublas"]))
+            found.append(
+                Measured(line["kernel"], line["family"], line["seed"], line["layout"], shape, times, line["cublas"])
+            )
     return found
 
 
 class Times:
-    """All measured variants, a shape a row, padded to the same number; and their times by the model."""
+    """All measured variants, a shape a row, padded to the same number; and their times by the model. preferred:
+    kernels whose shapes count `PREFERRED` times."""
 
-    def __init__(self, shapes: Sequence[Measured]) -> None:
+    def __init__(self, shapes: Sequence[Measured], preferred: Sequence[str] = ()) -> None:
         self.shapes = shapes
+        self._counts = np.array([PREFERRED if shape.kernel in preferred else 1 for shape in shapes])
         flat = [(*shape.shape, shape.layout == "NT", us) for shape in shapes for us, _ in shape.times]
         batch, m, n, k, along, us = np.array(flat, float).T
         self._product = batch, m, n, k, (np.ones(len(along), bool), along > 0)
@@ -104,8 +112,9 @@ class Times:
         chance = np.exp(-(times - times.min(1, keepdims=True)) / NOISE)
         each = (chance / chance.sum(1, keepdims=True) * self.loss[rows]).sum(1)
         off = np.where(self._there[rows], times, 0) - np.where(self._there[rows], self.measured[rows], 0)
-        error = (self._weight[rows] * off**2).sum(1).mean()
-        return float(each.mean() + SPREAD * (each**2).mean() ** 0.5 + ERROR * error**0.5)
+        error, counts = (self._weight[rows] * off**2).sum(1), self._counts[rows]
+        mean, square, off_square = (np.average(of, weights=counts) for of in (each, each**2, error))
+        return float(mean + SPREAD * square**0.5 + ERROR * off_square**0.5)
 
     def chosen(self) -> Any:
         """By how much, as a logarithm, the variant that the model chooses is slower than the fastest, by shape."""
@@ -262,11 +271,16 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=RESULTS / "choice_times.jsonl")
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
-    parser.add_argument("--check", choices=("family", "seed"), help="leave out one after the other")
+    parser.add_argument("--check", choices=("family", "seed", "kernel"), help="leave out one after the other")
+    parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count three times")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
     parser.add_argument("--write", action="store_true", help="write the constants into tiledsl/gemm/choice.py")
     args = parser.parse_args(argv)
-    times = Times(load(args.file))
+    shapes = load(args.file)
+    kernels = {shape.kernel for shape in shapes}
+    if unknown := set(args.prefer) - kernels:
+        parser.error(f"--prefer: {args.file} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")
+    times = Times(shapes, args.prefer)
     print(f"{len(times.shapes)} shapes, {sum(len(shape.times) for shape in times.shapes)} variants\n\n{report(times)}")
     if args.check:
         print(f"\n{checked(times, args.check, args.rounds or 500)}")

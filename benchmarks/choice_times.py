@@ -6,8 +6,8 @@
 Shapes are those of benchmarks.random_shapes. Of each, the variants that the model finds fastest are timed, one of each
 other kind, and some at random; also cuBLAS, in the fastest of its layouts. Each result is checked. Operands are not in
 L2, launches go by CUDA graphs, and the GPU rests before each batch. A process of its own times: one that hangs or
-crashes costs its shape. Results are added to choice_times.jsonl, a shape a line, as they come; shapes that it has are
-not timed again.
+crashes costs its shape. Results are added to choice_times.jsonl, a shape a line, as they come, each with a digest of
+the kernel; shapes that it has of the present kernel are not timed again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.random_shapes import FAMILIES, LAYOUTS, shapes
 from benchmarks.report import RESULTS
 from tiledsl.errors import TileError
 from tiledsl.gemm.choice import Variant, ranked
+from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import Operands as Described
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import by_variant
@@ -36,7 +37,7 @@ from tiledsl.inspect.contenders import Operands, Size, cublas
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
 from tiledsl.ir.types import DTYPES
-from tiledsl.tune.carried import Carried
+from tiledsl.tune.carried import Carried, code_of
 from tiledsl.tune.search import Result, search
 from tiledsl.tune.workers import Worker, answered
 
@@ -203,7 +204,9 @@ def open_timer(kernels: str) -> tuple[Any, Callable[[Any], Any]]:
 def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "choice_times.jsonl"
-    known = {key_of(json.loads(line)) for line in file.read_text().splitlines()} if file.is_file() else set[Any]()
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    kernel = code_of(hopper_fastest)[:8]
+    known = {key_of(line) for line in lines if line["kernel"] == kernel}
     timer = Worker(partial(open_timer, args.kernels), args.limit)
     done = 0
     try:
@@ -217,7 +220,7 @@ def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
                 print(f"  {job.family} {job.size} {job.layout}: {answer.kind}: {answer.value}", flush=True)
                 continue
             with file.open("a") as out:
-                out.write(json.dumps(answer.value, separators=(",", ":")) + "\n")
+                out.write(json.dumps({"kernel": kernel, **answer.value}, separators=(",", ":")) + "\n")
             done += 1
             times = sorted(answer.value["times"])
             best = ", ".join(f"{us:g} {row}" for us, *row in times[:3])
