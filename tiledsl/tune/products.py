@@ -11,7 +11,7 @@ from typing import Any
 
 from tiledsl.errors import CompileErrors, DeviceError, LocatedError, TileError
 from tiledsl.inspect.bench import GRAPHED
-from tiledsl.inspect.contenders import Contender, Operands, Size, cublas, format_of, read_roles
+from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Size, WrongResult, cublas, format_of, read_roles
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.timing import buffer_sets, interleave
@@ -193,17 +193,18 @@ def open_timer(task: Task, gpu: Gpu = open_gpu) -> tuple[Any, Callable[[Any], Re
         graphed = max(GRAPHED, operands.sets) if task.graph else 1
         if isinstance(chosen, tuple):
             launches = {str(number): launcher_of(operands, number) for number in chosen}
-            launches["cuBLAS"] = cublas(operands, graphed)[1]
+            launches[CUBLAS] = cublas(operands, graphed)[1]
             taken = interleave(device, launches, rounds=11, seconds=2 * task.seconds, graphed=graphed)
             return {"outcome": "timed", "us": {label: _us(taken.median(label)) for label in launches}}
         launch = launcher_of(operands, chosen)
         try:
             operands.check(tuned.contender_of(tuned.candidates[chosen]).label, launch)
+        except WrongResult as error:
+            return {"outcome": "wrong", "reason": reason_of(error)}
         except DeviceError:
-            raise
+            raise  # this process is of no more use
         except TileError as error:
-            wrong = "times its error bound" in str(error)
-            return {"outcome": "wrong" if wrong else "refused", "reason": reason_of(error)}
+            return {"outcome": "refused", "reason": reason_of(error)}
         taken = interleave(device, {"": launch}, rounds=task.rounds, seconds=task.seconds, graphed=graphed)
         return {"outcome": "timed", "us": _us(taken.median(""))}
 
