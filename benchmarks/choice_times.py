@@ -32,7 +32,7 @@ from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import by_variant
 from tiledsl.gemm.prepared import SOMEWHERE, Prepared
 from tiledsl.gemm.steps import Steps, problem_of, steps_of
-from tiledsl.gemm.warm_up import operands_of_shape
+from tiledsl.gemm.warm_up import operands_of
 from tiledsl.inspect.contenders import Operands, Size, cublas
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
@@ -158,7 +158,7 @@ def _steps(of: Described, v: Variant) -> Steps:
 def _builds(size: Size, layout: str, v: Variant) -> Iterator[tuple[Any, Any, str]]:
     """The kernels of a variant."""
     bf16 = DTYPES["bf16"]
-    of = operands_of_shape(size.numbers, bf16, bf16, layout, False, False, 0)
+    of = operands_of(size.numbers, bf16, bf16, layout, False, False, 0)
     for step in _steps(of, v).launches:
         values = step.values((*of.addresses, *SOMEWHERE), 0)
         yield step.kernel, *step.kernel.dispatcher.build_of(values, ARCH)

@@ -22,7 +22,7 @@ from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import dtype_named
 from tiledsl.gemm.plan import FORMATS, Plan, Problem, choice_of, choice_of_f32, plan
 from tiledsl.gemm.steps import problem_of
-from tiledsl.gemm.warm_up import operands_of_shape
+from tiledsl.gemm.warm_up import operands_of
 from tiledsl.tables import table
 
 __all__ = ["explain_choice", "run"]
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     target_named(arguments.arch)
     dtype, out = dtype_named(arguments.format), dtype_named(arguments.out or arguments.format)
     for numbers in arguments.sizes:
-        of = operands_of_shape(numbers, dtype, out, arguments.stored, arguments.bias, arguments.bias, 0)
+        of = operands_of(numbers, dtype, out, arguments.stored, arguments.bias, arguments.bias, 0)
         of = of._replace(batch_invariant=arguments.batch_invariant)
         beta = 1.0 if arguments.add_c else 0.0
         problem = problem_of(of, beta, arguments.bias, arguments.arch, arguments.processors)
