@@ -3,27 +3,24 @@
     python -m benchmarks.gemm
     python -m benchmarks.gemm --format bf16
     python -m benchmarks.gemm --sizes 2048 4096 777x1003x519 --rounds 15
-    python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=64,128 SCHEDULE=written,anew
 
 Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` rotates more operands than fit in L2, `hot` reuses the
-same ones. --variants times one kernel under every combination of the given consts, the fastest first. --format: of the
-operands, by the names of examples/gemm/reference.py; --transposed b: B is a view of a transposed array, as for 8-bit
-operands, where cuBLAS requires it. "registers only" is a loop of mma.sync with as much arithmetic and nothing else: the
-ceiling of that instruction.
+same ones. --format: of the operands, by the names of examples/gemm/reference.py; --transposed b: B is a view of a
+transposed array, as for 8-bit operands, where cuBLAS requires it. "registers only" is a loop of mma.sync with as much
+arithmetic and nothing else: the ceiling of that instruction. `python -m tiledsl tune` times a kernel with many consts.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
 from benchmarks.device import Device, open_device
-from benchmarks.gallery import chosen_consts, dtype_settings, gallery_kernels, kernel_label
+from benchmarks.gallery import chosen_consts, gallery_kernels
 from benchmarks.mma_loop import REGISTERS_ONLY, register_loop
 from benchmarks.report import RESULTS, write
 from tiledsl.inspect import bench
@@ -64,7 +61,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.05, help="per contender and round")
     parser.add_argument("--hot", action="store_true", help="reuse the same operands")
     parser.add_argument("--only", nargs="+", help="labels of kernels, such as naive or 'shared_tiled T=32'")
-    parser.add_argument("--variants", nargs="+", metavar=("KERNEL", "CONST=VALUE,..."), help="one kernel; see above")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 
@@ -73,8 +69,6 @@ def main(argv: list[str] | None = None) -> int:
     sizes = args.sizes or (SIZES if format == "f32" else MATRIX_SIZES + LLM)
     eight_bits = format in ("e4m3", "e5m2", "i8", "u8")
     transposed = set(args.transposed if args.transposed is not None else ["b"] if eight_bits else [])
-    if args.variants:
-        kernels = variants(kernels, args.variants[0], args.variants[1:], format)
     kernels = {k: v for k, v in kernels.items() if args.only is None or k in args.only}
     device = open_device(format)
     cases: list[dict[str, Any]] = []
@@ -96,44 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     data = {"format": format, "transposed": sorted(transposed), "cache": kind}
     data |= {"rounds": args.rounds, "chosen": chosen, "cases": cases}
     suffix = kind if format == "f32" else f"{format}_{kind}"
-    if args.variants:
-        cases.sort(key=lambda case: (case["size"], -case["ratio"]))
-        name, title = f"variants_{args.variants[0]}_{suffix}", f"variants of {args.variants[0]} against cuBLAS, {kind}"
-    else:
-        name, title = f"gemm_{suffix}", f"{format} GEMM against cuBLAS, {kind}"
+    name, title = f"gemm_{suffix}", f"{format} GEMM against cuBLAS, {kind}"
     write(name, title, as_table(cases), data, args.out)
     return 0
-
-
-def variants(kernels: Kernels, name: str, settings: Sequence[str], format: str = "f32") -> Kernels:
-    """The kernel called `name` under every combination of ``BM=64,128`` and the like. Those that ptxas or the
-    compiler refuses are reported and left out."""
-    from tiledsl.errors import CompileError, CompileErrors
-    from tiledsl.inspect.loading import parse_consts
-
-    known = {kernel.name: kernel for kernel, _ in kernels.values()}
-    if name not in known:
-        raise SystemExit(f"no kernel {name!r} in the gallery; there are {', '.join(known)}")
-    choices = [[f"{const}={value}" for value in values.split(",")] for const, _, values in map(_split, settings)]
-    found: Kernels = {}
-    for combination in itertools.product(*choices):
-        consts = parse_consts(known[name], list(combination))
-        try:
-            used = known[name].compile(**dtype_settings(known[name], format), **consts).resources
-        except (AssertionError, CompileError, CompileErrors) as error:
-            print(f"  {' '.join(combination)}: left out: {str(error).splitlines()[0]}", flush=True)
-            continue
-        found[kernel_label(name, consts)] = (known[name], consts)
-        spilled = used.spill_stores + used.spill_loads
-        print(f"  {' '.join(combination)}: {used.registers} registers, {spilled} bytes spilled", flush=True)
-    return found
-
-
-def _split(setting: str) -> tuple[str, str, str]:
-    const, equals, values = setting.partition("=")
-    if not equals:
-        raise SystemExit(f"--variants: {setting!r} is no CONST=VALUE,...")
-    return const, equals, values
 
 
 def prepare(

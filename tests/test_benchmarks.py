@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.compare_ptx import Code, differences, without_locations
-from benchmarks.gallery import chosen_consts, gallery_kernels
-from benchmarks.gemm import SIZES, as_table, parse_size, summarize, variants
+from benchmarks.gallery import chosen_consts
+from benchmarks.gemm import SIZES, as_table, parse_size, summarize
 from benchmarks.grouped import FAMILIES, problems
 from benchmarks.report import write
 from tiledsl.inspect.timing import L2_BYTES, RoundTimes, buffer_sets, interleave, quartiles
@@ -93,15 +93,6 @@ def test_a_result_can_be_judged_and_repeated(tmp_path: Path, capsys: pytest.Capt
     assert {"date", "commit", "gpu", "driver", "python", "versions"} <= result["machine"].keys()
     assert "| ours   | 1000x1000x1000 |" in (tmp_path / "made_up.md").read_text()
     assert "A title" in capsys.readouterr().out
-
-
-def test_variants_of_one_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every combination of the consts given; what does not compile is reported and left out."""
-    found = variants(gallery_kernels(), "fastest", ["BM=64,100", "BN=64", "BK=8", "SCHEDULE=written,anew"])
-    assert list(found) == [f"fastest BM=64 BN=64 BK=8 SCHEDULE={name}" for name in ("written", "anew")]
-    assert "BM=100 BN=64 BK=8 SCHEDULE=written: left out" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="no kernel 'slowest'"):
-        variants(gallery_kernels(), "slowest", [])
 
 
 def test_what_the_fastest_kernel_chooses() -> None:

@@ -388,7 +388,7 @@ def test_a_terminal_with_ascii_alone(folder: Path) -> None:
 @pytest.mark.parametrize("columns", ["0", "1", "5", "20", "x"])
 def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    for command in ("", "show", "explain", "report", "bench", "cache"):
+    for command in ("", "show", "explain", "report", "bench", "tune", "choose", "cache"):
         with pytest.raises(SystemExit) as ended:
             main([*command.split(), "--help"])
         assert ended.value.code == 0

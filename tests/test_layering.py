@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends",),
     ("runtime", "compilation", "kernel", "measure"),
     ("inspect",),
+    ("tune",),
     ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
     ("gemm",),  # kernels, written in the language as users write theirs
 )

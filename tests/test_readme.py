@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/report.md", "examples/gemm/README.md")
+DOCS = ("docs/report.md", "docs/tuning.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *DOCS, "examples/gemm/README.md")
 
 
 def test_the_first_kernel_runs_and_answers_for_itself(tmp_path: Path) -> None:

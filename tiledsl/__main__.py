@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | report | opt | bench | cache``."""
+"""The command line: ``python -m tiledsl show | explain | report | opt | bench | tune | choose | cache``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tiledsl.arch import target_named
 from tiledsl.compilation.explain import EXPLAIN
 from tiledsl.errors import TileError
 from tiledsl.inspect import bench
+from tiledsl.inspect.contenders import LAYOUTS
+from tiledsl.tune import command as tune
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
@@ -94,6 +96,24 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_arguments(timed)
     timed.set_defaults(run=bench.run)
 
+    tuned = commands.add_parser("tune", help="find the fastest consts of a kernel for a product, on a GPU")
+    tuned.description, tuned.formatter_class = tune.__doc__, argparse.RawDescriptionHelpFormatter
+    tune.add_arguments(tuned)
+    tuned.set_defaults(run=tune.run)
+
+    choose = commands.add_parser("choose", help="say how gemm computes a product, and why")
+    choose.add_argument("sizes", nargs="+", type=bench.parse_size, metavar="[BATCHx]MxNxK")
+    choose.add_argument("--format", default="bf16", help="dtype of A and B; bf16 unless given")
+    choose.add_argument("--out", help="dtype of C; that of A unless given")
+    choose.add_argument("--stored", choices=LAYOUTS, default="NN", help="A and B: N in rows, T transposed")
+    choose.add_argument("--bias", action="store_true", help="with a bias or an epilogue")
+    choose.add_argument("--add-c", action="store_true", help="with a beta that is not 0")
+    choose.add_argument("--batch-invariant", action="store_true", help="the bits of a row must not depend on M")
+    choose.add_argument("--processors", type=int, default=132, help="SMs of the GPU; 132 unless given")
+    choose.add_argument("--top", type=int, default=2, help="how many candidates are shown; 2 unless given")
+    _add_arch(choose)
+    choose.set_defaults(run=_choose)
+
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
     cache.set_defaults(run=_cache)
@@ -162,6 +182,12 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     print(error, file=sys.stderr)
     return 1
+
+
+def _choose(arguments: argparse.Namespace) -> int:
+    from tiledsl.gemm.chosen import run
+
+    return run(arguments)
 
 
 def _opt(arguments: argparse.Namespace) -> int:

@@ -88,6 +88,13 @@ class Builds:
         """Is the build for `arch` in the disk cache?"""
         return load_kernel(self.signature, spec, arch, self.meaning()) is not None
 
+    def adopt(self, spec: Specialization, arch: str, image: Image) -> None:
+        """Use this build, which another process or machine made of the kernel as it is now."""
+        with self.lock:
+            meaning = self.meaning()
+            made = Compiled(**vars(image), signature=self.signature, spec=spec, cached=True, meaning=meaning)
+            self._known[_key(compile_kernel, meaning, spec, arch)] = made
+
     def _built(self, build: Build[T], spec: Specialization, arch: str) -> T:
         """The known result of `build` for the kernel's current meaning, else a new one."""
 

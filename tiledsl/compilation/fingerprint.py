@@ -59,11 +59,11 @@ def compiler_key() -> bytes:
 
     python = sys.implementation.cache_tag, sys.version, sys.platform, sys.flags.optimize
     tools = f"{python} {tool_versions()}\n"
-    return hashlib.sha256(tools.encode() + _sources_key()).digest()
+    return hashlib.sha256(tools.encode() + sources_key()).digest()
 
 
 @lru_cache(maxsize=1)
-def _sources_key() -> bytes:
+def sources_key() -> bytes:
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in _sources(root):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tiledsl.lang import cdiv
 
-__all__ = ["PlanF32", "choose", "plan_f32"]
+__all__ = ["Candidate", "EstimateF32", "PlanF32", "choose", "plan_f32", "ranked_f32"]
 
 PROCESSORS = 132
 BYTES = 4
@@ -196,8 +196,26 @@ def _parts(product: _Product, candidate: Candidate) -> Iterator[int]:
     yield from sorted({min(parts, most) for parts in full | set(small)} - {0, 1})
 
 
+class EstimateF32(NamedTuple):
+    """Microseconds that the model expects. Of `compute` (FFMAs, and waiting for their operands), `memory` and `l2` the
+    longest counts, and a little of the others. reduction: of parts of k."""
+
+    launch: float
+    compute: float
+    memory: float
+    l2: float
+    reduction: float
+
+    @property
+    def total(self) -> float:
+        return self.launch + sum(bound**5 for bound in (self.compute, self.memory, self.l2)) ** 0.2 + self.reduction
+
+
 def _time(product: _Product, candidate: Candidate, parts: int) -> float:
-    """Microseconds that the model expects."""
+    return _estimate(product, candidate, parts).total
+
+
+def _estimate(product: _Product, candidate: Candidate, parts: int) -> EstimateF32:
     batch, m, n, k, along, unaligned, processors = product
     kind = KINDS[candidate.consts["SCHEDULE"]]
     resident, rate = candidate.along if along else candidate.across
@@ -220,14 +238,13 @@ def _time(product: _Product, candidate: Candidate, parts: int) -> float:
     most = full * resident + cdiv(rest, processors)
     uneven = (most * processors / max(ctas, 1)) ** UNEVEN
     compute = full * together(resident) + together(cdiv(rest, processors))
-    bounds = compute, uneven * once / MEMORY, uneven * staged / L2
-    time = START + sum(bound**5 for bound in bounds) ** 0.2
+    reduction = 0.0
     if parts > 1:
         size, fold = bm * bn * BYTES, _fold(parts)
-        time += PARTS + fold * size / ADDED + 2 * ctas * size / EXCHANGED
+        reduction += PARTS + fold * size / ADDED + 2 * ctas * size / EXCHANGED
         if fold < parts:
-            time += PARTS + cdiv(parts, fold) * size / ADDED
-    return time
+            reduction += PARTS + cdiv(parts, fold) * size / ADDED
+    return EstimateF32(START, compute, uneven * once / MEMORY, uneven * staged / L2, reduction)
 
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCESSORS) -> dict[str, Any]:
@@ -278,13 +295,8 @@ def plan_f32(
     own, as EPILOGUE, are added by the caller.
     """
     del c_unit  # the tiles are the same
-    unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)
-    product = _Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
-    if batch_invariant:
-        options = [(c, 1) for c in CANDIDATES if c.consts["SLICES"] == 1]
-    else:
-        options = [(c, parts) for c in CANDIDATES if _known(product, c) for parts in _parts(product, c)]
-    best, parts = min(options, key=lambda option: _time(product, *option))
+    product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
+    best, parts = min(_options(product, batch_invariant), key=lambda option: _time(product, *option))
     consts, tiles = dict(best.consts), product.tiles(best)
     if early and batch * m * n * k < EARLY:
         consts["EARLY"] = True
@@ -293,3 +305,29 @@ def plan_f32(
     fold = _fold(parts)
     done = (tiles * (cdiv(parts, fold) + 1),)
     return PlanF32({**consts, "SPLIT": True}, parts, fold, (tiles * parts, consts["BM"] * consts["BN"]), done)
+
+
+def ranked_f32(
+    count: int, batch: int, m: int, n: int, k: int, a_unit: int = 2, b_unit: int = 2, c_unit: int = 2, *,
+    a_align: int = 16, b_align: int = 16, early: bool = True, batch_invariant: bool = False,
+    processors: int = PROCESSORS,
+) -> list[tuple[Candidate, int, EstimateF32]]:  # fmt: skip
+    """The `count` fastest candidates and parts of k among which `plan_f32` chooses, with the time that is expected."""
+    del c_unit, early
+    product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
+    found = [(*option, _estimate(product, *option)) for option in _options(product, batch_invariant)]
+    return sorted(found, key=lambda each: each[2].total)[:count]
+
+
+def _product(
+    batch: int, m: int, n: int, k: int, a_unit: int, b_unit: int, a_align: int, b_align: int, processors: int
+) -> _Product:
+    unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)
+    return _Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
+
+
+def _options(product: _Product, batch_invariant: bool) -> list[tuple[Candidate, int]]:
+    """Candidates, and numbers of parts."""
+    if batch_invariant:
+        return [(c, 1) for c in CANDIDATES if c.consts["SLICES"] == 1]
+    return [(c, parts) for c in CANDIDATES if _known(product, c) for parts in _parts(product, c)]

@@ -105,8 +105,8 @@ HALVES: tuple[tuple[float, dict[str, Any]], ...] = (
     (0.89, {"BN": 128, "BK": 64, "STAGES": 4, "TMA": True}),
 )
 """For 16-bit formats on an H200, by TMA: the speed of the main loop relative to the first, and consts. Measured at 4096
-x 2112 x 7168, by `python -m benchmarks.gemm --format bf16 --variants mma_fastest TMA=True BK=64 STAGES=3
-BN=128,192,256`; each time over the share of the waves of tiles that is used."""
+x 2112 x 7168, by `python -m tiledsl tune tiledsl/gemm/mma.py:mma_fastest TMA=True BK=64 STAGES=3
+BN=128,192,256 --format bf16`; each time over the share of the waves of tiles that is used."""
 
 
 @tile_function

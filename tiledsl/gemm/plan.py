@@ -22,7 +22,7 @@ from tiledsl.gemm.split_k import QUAD
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
-__all__ = ["FORMATS", "Plan", "Problem", "plan"]
+__all__ = ["FORMATS", "Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "plan"]
 
 FORMATS = ("bf16", "f16", "f32")
 """dtypes of A and B."""
@@ -107,6 +107,15 @@ def _for_f32(problem: Problem) -> Plan:
     if problem.out != "f32":
         message = f"gemm(): C is {problem.out}, but the kernel for A and B of f32 takes a C of f32"
         raise KernelArgumentError(f"{message}\n  fix: pass a C of f32, or A and B of bf16 or f16")
+    sizes, options, exchanged = choice_of_f32(problem)
+    chosen = plan_f32(*sizes, **options)
+    numbers = {"parts": chosen.parts, "fold": chosen.fold}
+    done = chosen.done[0] if chosen.done else 0
+    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers)
+
+
+def choice_of_f32(problem: Problem) -> tuple[tuple[int, ...], dict[str, Any], bool]:
+    """The arguments of `plan_f32`, and whether the product is computed as a transposed one."""
     batch, m, n, k = problem[:4]
     units = [unit or -1 for unit in (problem.unit_a, problem.unit_b)]
     aligned = [ALIGNED if by_tma else F32.bytes for by_tma in (problem.tma_a, problem.tma_b)]
@@ -114,30 +123,30 @@ def _for_f32(problem: Problem) -> Plan:
     if exchanged:
         m, n, aligned = n, m, aligned[::-1]
         units = [unit if unit < 0 else 3 - unit for unit in reversed(units)]
-    chosen = plan_f32(
-        batch, m, n, k, *units,
-        a_align=aligned[0], b_align=aligned[1], processors=problem.processors, batch_invariant=problem.batch_invariant,
-        early="griddepcontrol" in TARGETS[problem.arch].features,
-    )  # fmt: skip
-    numbers = {"parts": chosen.parts, "fold": chosen.fold}
-    done = chosen.done[0] if chosen.done else 0
-    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers)
+    options = {"a_align": aligned[0], "b_align": aligned[1], "processors": problem.processors}
+    options |= {"batch_invariant": problem.batch_invariant}
+    options |= {"early": "griddepcontrol" in TARGETS[problem.arch].features}
+    return (batch, m, n, k, *units), options, exchanged
 
 
 def _for_wgmma(problem: Problem) -> Plan:
     """By `hopper_fastest`. Operands that TMA cannot read are padded first, or loaded in parts. A row's products are
     added 16 at a time along k whatever the tile is, so that parts of k alone make its bits depend on m."""
-    sizes, processors, parted = problem[:4], problem.processors, not problem.batch_invariant
-    # The addresses of stores that TMA cannot do need registers.
-    behind = problem.add_c + (problem.bias or problem.epilogue) if problem.tma_c else FEW_REGISTERS
-    # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
-    along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
     if (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
         unaligned = not problem.tma_a, not problem.tma_b
-        apart = best(*sizes, along_k, FEW_REGISTERS, processors, parted, apart=True) if any(unaligned) else None
-        if apart and pays(apart, *sizes, unaligned, processors):
+        apart = best(*choice_of(problem, apart=True)) if any(unaligned) else None
+        if apart and pays(apart, *problem[:4], unaligned, problem.processors):
             return by_variant(problem, apart, apart_consts(apart, problem.k, unaligned))
-    return by_variant(problem, best(*sizes, along_k, behind, processors, parted))
+    return by_variant(problem, best(*choice_of(problem)))
+
+
+def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
+    """The arguments of `choice.best`. apart: operands are loaded in parts."""
+    # The addresses of stores that TMA cannot do need registers.
+    behind = problem.add_c + (problem.bias or problem.epilogue) if problem.tma_c and not apart else FEW_REGISTERS
+    # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
+    along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
+    return *problem[:4], along_k, behind, problem.processors, not problem.batch_invariant, apart
 
 
 def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:

@@ -174,13 +174,17 @@ class Operands:
         return [self.device.empty(size.m, size.n, size.batch) for _ in range(self.sets)]
 
     def check(self, label: str, launch: Launch) -> None:
-        """Raise TileError unless `launch` gives the product of the first set, within its error bound."""
+        """Raise WrongResult unless `launch` gives the product of the first set, within its error bound."""
         (a, b), c = self.stored("NN"), self.results
         c[0][...] = self.device.blank
         launch(0)
         share = self.device.worst_share(c[0], a[0], b[0])
         if not share <= 1:
-            raise TileError(f"bench: {label} at {self.size} is wrong: {share:.3g} times its error bound")
+            raise WrongResult(f"bench: {label} at {self.size} is wrong: {share:.3g} times its error bound")
+
+
+class WrongResult(TileError):  # noqa: N818 - as CannotRun
+    """A result is further off than rounding can be."""
 
 
 class CannotRun(TileError):  # noqa: N818 - no failure of the command

@@ -74,10 +74,18 @@ class Device:
     def worst_share(self, out: Any, a: Any, b: Any) -> float:
         """The largest share of its error bound that any element of `out` uses against float64 (<= 1: right); any error
         of an integer is too much."""
-        a, b, out = (x.to(self._torch.float64) for x in (a, b, out))
+        return self.share(out, *self.expected(a, b))
+
+    def expected(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The product in float64, and the error bound of each element."""
+        a, b = (x.to(self._torch.float64) for x in (a, b))
         exact, product = a @ b, PRODUCTS[self.format]
         bound = product.roundoff * abs(exact) + product.chain(a.shape[-1]) * (abs(a) @ abs(b)) + 2.0**-149
-        share = abs(out - exact) / bound
+        return exact, bound
+
+    def share(self, out: Any, exact: Any, bound: Any) -> float:
+        """As `worst_share`, of what `expected` gives."""
+        share = abs(out.to(self._torch.float64) - exact) / bound
         return float("inf") if bool((share != share).any()) else float(share.max())
 
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:

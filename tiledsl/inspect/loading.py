@@ -83,11 +83,13 @@ def load_kernel_or_function(path: Path, name: str) -> TileKernel | Callable[...,
     return found if isinstance(found, FunctionType) else _kernel_of(module, path, name)
 
 
-def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
-    """``["T=32"]`` as ``{"T": 32}``, each value of the type that the kernel declares."""
+def parse_consts(kernel: TileKernel, settings: list[str], *, complete: bool = True) -> dict[str, Any]:
+    """``["T=32"]`` as ``{"T": 32}``, each value of the type that the kernel declares. complete: all consts without a
+    default must be among them."""
     declared = {c.name: c for c in kernel.signature.consts}
     texts = _settings(kernel, "const", settings, [*declared])
-    _require(kernel, "const", {name for name, const in declared.items() if const.default is REQUIRED} - {*texts})
+    if complete:
+        _require(kernel, "const", {name for name, const in declared.items() if const.default is REQUIRED} - {*texts})
     return {name: _const_value(f"--const {name}={text}", declared[name].type, text) for name, text in texts.items()}
 
 

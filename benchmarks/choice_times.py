@@ -1,0 +1,300 @@
+"""Times variants of `hopper_fastest` on random shapes: what `benchmarks.choice_fit` fits the model of `gemm` to.
+
+    python -m benchmarks.choice_times --seed 141 --build --kernels DIR        # anywhere, needs no GPU
+    python -m benchmarks.choice_times --seed 141 --kernels DIR --out DIR      # on an H200, with torch
+
+Shapes are those of benchmarks.random_shapes. Of each, the variants that the model finds fastest are timed, one of each
+other kind, and some at random; also cuBLAS, in the fastest of its layouts. Each result is checked. Operands are not in
+L2, launches go by CUDA graphs, and the GPU rests before each batch. A process of its own times: one that hangs or
+crashes costs its shape. Results are added to choice_times.jsonl, a shape a line, as they come, each with a digest of
+the kernel; shapes that it has of the present kernel are not timed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.random_shapes import FAMILIES, LAYOUTS, shapes
+from benchmarks.report import RESULTS
+from tiledsl.errors import TileError
+from tiledsl.gemm.choice import Variant, ranked
+from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.operands import Operands as Described
+from tiledsl.gemm.operands import described
+from tiledsl.gemm.plan import by_variant
+from tiledsl.gemm.prepared import SOMEWHERE, Prepared
+from tiledsl.gemm.steps import Steps, problem_of, steps_of
+from tiledsl.gemm.warm_up import operands_of
+from tiledsl.inspect.contenders import Operands, Size, cublas
+from tiledsl.inspect.frameworks import Device, open_device
+from tiledsl.inspect.timing import buffer_sets, interleave
+from tiledsl.ir.types import DTYPES
+from tiledsl.tune.carried import Carried, code_of
+from tiledsl.tune.search import Result, search
+from tiledsl.tune.workers import Worker, answered
+
+__all__ = ["COLUMNS", "Job", "as_row", "jobs_of", "main", "of_row", "sampled"]
+
+ARCH, PROCESSORS = "sm_90a", 132
+COLUMNS = ("rows", "columns", "instances", "exchanged", "parts", "along_m", "groups", "along_n", "band")
+"""Of a variant in the file, behind its microseconds."""
+LARGE = 2e10
+"""Multiplications from which a product takes so long that fewer variants of it are timed."""
+FAST, KIND, ANY = 0.5, 0.75, 1.0
+"""Shares of a shape's variants: the fastest by the model; with those of other kinds; with those at random."""
+WORSE, HOPELESS = 1.3, 1.5
+"""Variants that the model finds slower than the fastest by more are not timed; those that a first launch does, once."""
+
+
+class Job(NamedTuple):
+    """A shape and the variants that are timed of it."""
+
+    family: str
+    seed: int
+    layout: str
+    size: Size
+    variants: tuple[Variant, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.seed, self.layout, *self.size.numbers
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument(
+        "--families", nargs="+", choices=tuple(FAMILIES), default=[f for f in FAMILIES if f != "ragged"]
+    )
+    parser.add_argument("--count", type=int, default=8, help="shapes of a family")
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--variants", type=int, default=24, help="of a shape")
+    parser.add_argument("--build", action="store_true", help="build what would be timed, into --kernels; no GPU")
+    parser.add_argument("--kernels", default="", metavar="DIR", help="builds that are carried to another machine")
+    parser.add_argument("--processes", type=int, default=0, help="that build; one for each core unless given")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of a shape")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after so many")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    start = time.perf_counter()
+    jobs = list(jobs_of(args.families, args.seed, args.count, args.layouts, args.variants))
+    print(f"{len(jobs)} shapes, {sum(len(job.variants) for job in jobs)} variants", flush=True)
+    try:
+        if args.build:
+            Carried(args.kernels).begin()
+        failed = _build(jobs, args.kernels, args.processes)
+        print(f"built after {time.perf_counter() - start:.1f} s; {failed} variants failed", flush=True)
+        if not args.build:
+            _time(jobs, args, start)
+    except TileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+# -- what is timed ---------------------------------------------------------------------------------------
+
+
+def jobs_of(families: Sequence[str], seed: int, count: int, layouts: Sequence[str], variants: int) -> Iterator[Job]:
+    """Shapes of all families by turns, so that an early end leaves some of each."""
+    drawn = random.Random(seed)
+    for number in range(count):
+        for family in families:
+            size = shapes(family, seed, count)[number]
+            for layout in layouts:
+                yield Job(family, seed, layout, size, tuple(sampled(size, layout, variants, drawn)))
+
+
+def sampled(size: Size, layout: str, count: int, drawn: random.Random) -> list[Variant]:
+    """Variants that are worth timing: the fastest by the model, the fastest of other kinds, others at random."""
+    batch = max(size.batch, 1)
+    large = batch * size.m * size.n * size.k > LARGE
+    count = min(count, 16) if large else count
+    found = ranked(1 << 20, batch, size.m, size.n, size.k, (True, layout == "NT"))
+    near = [v for v, times in found if times.total <= WORSE * found[0][1].total]
+    chosen = near[: round(FAST * count)]
+    kinds = {_kind(v) for v in chosen}
+    for v in near:
+        if _kind(v) not in kinds and len(chosen) < round(KIND * count):
+            kinds.add(_kind(v))
+            chosen.append(v)
+    rest = [v for v in near if v not in chosen]
+    return chosen + drawn.sample(rest, min(len(rest), round(ANY * count) - len(chosen)))
+
+
+def _kind(v: Variant) -> tuple[Any, ...]:
+    rows, _, instances = v.tile
+    return rows, instances, v.along_m, v.along_n, min(v.parts, 2), v.groups > 1, v.exchanged
+
+
+def as_row(us: float, v: Variant) -> list[float]:
+    """A line of `COLUMNS`."""
+    return [us, *v.tile, int(v.exchanged), v.parts, v.along_m, v.groups, v.along_n, v.band]
+
+
+def of_row(row: Sequence[float], layout: str) -> tuple[float, Variant]:
+    us, rows, columns, instances, exchanged, *rest = row
+    parts, along_m, groups, along_n, band = map(int, rest)
+    tile, by_rows = (int(rows), int(columns), int(instances)), layout == "NN" and not exchanged
+    return us, Variant(tile, bool(exchanged), parts, along_m, groups, along_n, by_rows, band)
+
+
+def _steps(of: Described, v: Variant) -> Steps:
+    problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
+    return steps_of(of, problem, by_variant(problem, v), None)
+
+
+# -- building --------------------------------------------------------------------------------------------
+
+
+def _builds(size: Size, layout: str, v: Variant) -> Iterator[tuple[Any, Any, str]]:
+    """The kernels of a variant."""
+    bf16 = DTYPES["bf16"]
+    of = operands_of(size.numbers, bf16, bf16, layout, False, False, 0)
+    for step in _steps(of, v).launches:
+        values = step.values((*of.addresses, *SOMEWHERE), 0)
+        yield step.kernel, *step.kernel.dispatcher.build_of(values, ARCH)
+
+
+def open_builder(kernels: str) -> tuple[Any, Callable[[Any], Result]]:
+    """A process that builds: a job is size, layout and variant."""
+    carried = Carried(kernels)
+
+    def build(job: tuple[Size, str, Variant]) -> Result:
+        for each in _builds(*job):
+            carried.build(*each)
+        return {"outcome": "built"}
+
+    return None, build
+
+
+def _build(jobs: Sequence[Job], kernels: str, processes: int) -> int:
+    """Build all kernels, each once. Returns how many could not be built."""
+    wanted: dict[Any, Any] = {}
+    for job in jobs:
+        for v in job.variants:
+            for kernel, spec, _ in _builds(job.size, job.layout, v):
+                wanted.setdefault((kernel.name, repr(spec)), (job.size, job.layout, v))
+    failed = 0
+    todo = list(dict.fromkeys(wanted.values()))
+    for number, result in search(todo, partial(open_builder, kernels), None, processes=processes):
+        if result["outcome"] != "built":
+            failed += 1
+            print(f"  {todo[number]}: {result['outcome']}: {result['reason'][:200]}", flush=True)
+    return failed
+
+
+# -- timing ----------------------------------------------------------------------------------------------
+
+
+def open_timer(kernels: str) -> tuple[Any, Callable[[Any], Any]]:
+    """A process that times: a job is a `Job`, the answer a line of the file."""
+    device, carried = open_device("bf16"), Carried(kernels)
+    return True, lambda job: _timed(device, carried, job)
+
+
+def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "choice_times.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    kernel = code_of(hopper_fastest)[:8]
+    known = {key_of(line) for line in lines if line["kernel"] == kernel}
+    timer = Worker(partial(open_timer, args.kernels), args.limit)
+    done = 0
+    try:
+        timer.start()
+        for job in jobs:
+            if job.key in known or time.perf_counter() - start > args.seconds:
+                continue
+            timer.give(job)
+            ((_, _, answer),) = answered([timer])
+            if answer.kind != "done":
+                print(f"  {job.family} {job.size} {job.layout}: {answer.kind}: {answer.value}", flush=True)
+                continue
+            with file.open("a") as out:
+                out.write(json.dumps({"kernel": kernel, **answer.value}, separators=(",", ":")) + "\n")
+            done += 1
+            times = sorted(answer.value["times"])
+            best = ", ".join(f"{us:g} {row}" for us, *row in times[:3])
+            print(f"  {job.family} {job.size} {job.layout}: cuBLAS {answer.value['cublas']:g} us; {best}", flush=True)
+    finally:
+        timer.stop()
+    print(f"{done} of {len(jobs)} shapes in {time.perf_counter() - start:.1f} s, in {file}", flush=True)
+
+
+def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
+    """As `Job.key`."""
+    batch, *rest = line["shape"]
+    return line["seed"], line["layout"], *([batch] if batch else []), *rest
+
+
+def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
+    size = job.size
+    sets = min(500, buffer_sets(size.bytes(device.itemsizes), cold=True))
+    operands = Operands(device, size, sets)
+    work = max(size.batch, 1) * size.m * size.n * size.k
+    graphed = max(12, sets) if work < LARGE else max(2, min(12, sets, int(6e11 / work)))
+    a, b = operands.stored(job.layout)
+    given = [described(*arrays, None, None, False) for arrays in zip(a, b, operands.results, strict=True)]
+    expected = device.expected(a[0], b[0])
+    base = interleave(device, {"": cublas(operands, graphed)[1]}, rounds=3, seconds=0.004, rest=0.006, graphed=graphed)
+    times: list[list[float]] = []
+    best = float("inf")
+    for v in job.variants:
+        try:
+            for each in _builds(size, job.layout, v):
+                carried.adopt(*each)
+            launch = _launcher(device, given, v)
+            given[0].result[...] = device.blank
+            launch(0)
+            share = device.share(given[0].result, *expected)
+        except TileError as error:
+            print(f"{v}: {error}", flush=True)
+            continue
+        if not share <= 1:
+            raise RuntimeError(f"{v} is wrong at {size} {job.layout}: {share:.3g} times its error bound")
+        us = _microseconds(device, launch, graphed, best)
+        best = min(best, us)
+        times.append(as_row(float(f"{us:.5g}"), v))
+    line = {"seed": job.seed, "family": job.family, "layout": job.layout, "shape": [size.batch, size.m, size.n, size.k]}
+    return {**line, "cublas": float(f"{1e3 * base.median(''):.5g}"), "times": times}
+
+
+def _launcher(device: Device, given: Sequence[Described], v: Variant) -> Callable[[int], None]:
+    """Launches of a variant on one set of operands after the other, also into a graph."""
+    import torch  # pyright: ignore[reportMissingImports] - no dependency
+
+    steps = _steps(given[0], v)
+    prepared, count = Prepared(given[0].a.device, steps, given[0]), len(given)
+
+    def launch(number: int) -> None:
+        of = given[number % count]
+        captured = of.result if torch.cuda.is_current_stream_capturing() else None
+        prepared.run(torch.cuda.current_stream().cuda_stream, of.addresses, 1.0, 0.0, captured)
+
+    prepared.prepare_graphs(torch.cuda.current_stream().cuda_stream)
+    return launch
+
+
+def _microseconds(device: Device, launch: Callable[[int], None], graphed: int, best: float) -> float:
+    """Of a launch: the median of three batches, after rests; of one that is far slower than the best, the first."""
+    replay = {"": device.graphed(launch, graphed)}
+    first = 1e3 * interleave(device, replay, rounds=1, seconds=0.0).median("") / graphed
+    if first > HOPELESS * best:
+        return first
+    seconds, rest = (0.0025, 0.004) if first < 100 else (0.007, 0.012)
+    return 1e3 * interleave(device, replay, rounds=3, seconds=seconds, rest=rest).median("") / graphed
+
+
+if __name__ == "__main__":
+    from benchmarks import choice_times  # whose functions other processes find by its name
+
+    sys.exit(choice_times.main())

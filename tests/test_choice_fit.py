@@ -1,0 +1,137 @@
+"""What is timed for the model of the choice, and its fit, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import choice_fit, choice_times
+from benchmarks.choice_fit import Times, constants, digits, fit, load, put, rewritten
+from benchmarks.choice_times import as_row, jobs_of, of_row, sampled
+from tiledsl.gemm import choice
+from tiledsl.gemm.choice import best, estimate, table_of
+from tiledsl.inspect.contenders import Size
+
+SIZE = Size(1000, 2000, 3000)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """The model of other tests has its own constants."""
+    before = constants()
+    yield
+    put(before)
+
+
+@pytest.fixture
+def times() -> Times:
+    return Times(load(choice_fit.RESULTS / "choice_times.jsonl")[::10])
+
+
+# -- what is timed ---------------------------------------------------------------------------------------
+
+
+def test_the_fastest_by_the_model_are_timed_and_some_of_each_kind() -> None:
+    found = sampled(SIZE, "NT", 24, random.Random(1))
+    assert found[0] == best(1, 1000, 2000, 3000, (True, True)) and len(set(found)) == len(found) == 24
+    assert {v.exchanged for v in found} == {False, True} and {v.tile[2] for v in found} == {1, 2}
+    assert len(sampled(Size(8192, 8192, 8192), "NT", 24, random.Random(1))) <= 16
+
+
+def test_jobs_are_the_same_each_time_and_families_take_turns() -> None:
+    jobs = list(jobs_of(["deep", "batched"], 5, 2, ["NT", "NN"], 4))
+    assert [(job.family, job.layout) for job in jobs[:4]] == [
+        ("deep", "NT"), ("deep", "NN"), ("batched", "NT"), ("batched", "NN"),
+    ]  # fmt: skip
+    assert jobs == list(jobs_of(["deep", "batched"], 5, 2, ["NT", "NN"], 4))
+    assert len({job.key for job in jobs}) == 8
+
+
+def test_a_line_of_the_file_gives_the_variant_back() -> None:
+    for layout in ("NT", "NN"):
+        for v in sampled(SIZE, layout, 24, random.Random(1)):
+            row = as_row(12.5, v)
+            assert len(row) == 1 + len(choice_times.COLUMNS) and of_row(json.loads(json.dumps(row)), layout) == (
+                12.5,
+                v,
+            )
+    job = next(jobs_of(["batched"], 5, 1, ["NT"], 2))
+    size = job.size
+    assert choice_times.key_of({"seed": 5, "layout": "NT", "shape": [size.batch, size.m, size.n, size.k]}) == job.key
+
+
+def test_all_kernels_are_built_ahead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--seed", "3", "--families", "small", "--count", "1", "--layouts", "NT", "--variants", "2"]
+    command = [*given, "--build", "--kernels", str(tmp_path / "k"), "--processes", "2"]
+    assert choice_times.main(command) == 0
+    assert "1 shapes, 2 variants" in capsys.readouterr().out
+    assert len(list((tmp_path / "k").glob("*.kernel"))) == 2
+    assert choice_times.main([*given, "--kernels", str(tmp_path / "k"), "--out", str(tmp_path)]) == 1
+    assert "a benchmark needs an NVIDIA GPU" in capsys.readouterr().err
+
+
+# -- the fit ---------------------------------------------------------------------------------------------
+
+
+def test_the_model_is_that_of_the_choice(times: Times) -> None:
+    """Asked for all at once, it says of each what it says of it alone."""
+    found = times.by_model()
+    for row in (0, 7, len(times.shapes) - 1):
+        shape = times.shapes[row]
+        for column, (_, v) in enumerate(shape.times):
+            total = estimate(table_of([v]), *shape.shape, (True, shape.layout == "NT"), 132).total[0]
+            assert math.isclose(found[row, column], math.log(total), rel_tol=1e-12)
+        assert np.isinf(found[row, len(shape.times) :]).all()
+
+
+def test_a_fit_makes_the_score_smaller_and_leaves_what_was_measured(times: Times) -> None:
+    before, macs = times.score(), choice.MACS
+    found = fit(times, 60)
+    assert before > times.score()
+    assert macs == choice.MACS
+    assert found == constants() and all(value > 0 for value in found.values())
+
+
+def test_constants_that_are_far_off_choose_badly(times: Times) -> None:
+    """So the data decide: with other constants, the choice is worse."""
+    before = times.chosen().mean()
+    put({("TPC_INTAKE", None): 5.0})
+    assert times.chosen().mean() > 2 * before
+
+
+def test_the_source_is_rewritten_in_place() -> None:
+    text = Path(choice.__file__).read_text()
+    values = {name: digits(1.1 * value) for name, value in constants().items()}
+    new = rewritten(text, values)
+    assert len(new.splitlines()) == len(text.splitlines())
+    changed = [(a, b) for a, b in zip(text.splitlines(), new.splitlines(), strict=True) if a != b]
+    assert all(a.partition(" = ")[0] == b.partition(" = ")[0] for a, b in changed)
+    made: dict[str, Any] = {"__name__": "rewritten"}
+    exec(compile(new, "rewritten", "exec"), made)
+    for (name, key), value in values.items():
+        assert (made[name] if key is None else made[name][key]) == value
+    assert made["MACS"] == choice.MACS and made["TOGETHER"] == choice.TOGETHER
+    assert rewritten(new, values) == new
+
+
+@pytest.mark.parametrize(("value", "written"), [(13358.7, 13359), (2.0612, 2.06), (0.86349, 0.863), (134.4, 134)])
+def test_a_constant_has_three_digits(value: float, written: float) -> None:
+    assert digits(value) == written
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    some = tmp_path / "times.jsonl"
+    lines = (choice_fit.RESULTS / "choice_times.jsonl").read_text().splitlines(keepends=True)
+    some.write_text("".join(lines[::40]))
+    assert choice_fit.main([str(some), "--rounds", "5", "--worst", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "fitted:" in printed and "\nREAD, WRITE = " in printed and "; fastest Variant(" in printed
+    assert choice_fit.main([str(some), "--check", "family", "--rounds", "2"]) == 0
+    assert "without family" in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""Builds that are carried in a folder from the machine that builds to the one that times.
+
+The folder was named by the user, who vouches for it: what is in it runs on the GPU. A file is one build, with a
+checksum; its name says kernel, specialisation and compiler, but no version of ptxas, which the machine that times does
+not need. `toolchain.txt` says what built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+
+from tiledsl.compilation import fingerprint
+from tiledsl.compilation.compiled import Image
+from tiledsl.errors import TileError
+from tiledsl.kernel import TileKernel
+from tiledsl.signatures.specialize import Specialization
+
+__all__ = ["Carried", "code_of", "toolchain"]
+
+DIGEST = hashlib.sha256().digest_size
+NOTE, OTHER = "toolchain.txt", "  fix: name another folder with --kernels"
+
+
+class Carried:
+    """Builds of any kernels. folder: "" for none: they come from the disk cache and the compiler alone."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @property
+    def toolchain(self) -> str:
+        """What made the builds: on the machine which they are carried from, else here."""
+        return self._noted() or toolchain()
+
+    def begin(self) -> None:
+        """Make the folder, and note there what builds. Raises TileError if something else has built there."""
+        if self.toolchain != toolchain():
+            raise TileError(f"tune: {self.folder} has builds of {self.toolchain}; here is {toolchain()}\n{OTHER}")
+        try:
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            Path(self.folder, NOTE).write_text(self.toolchain)
+        except OSError as error:
+            raise TileError(f"tune: cannot write {self.folder}: {error.strerror or error}\n{OTHER}") from None
+
+    def adopt(self, kernel: TileKernel, spec: Specialization, arch: str) -> Image | None:
+        """The build from the folder, which launches use from now on; None if there is none, or a damaged one."""
+        file = self._file(kernel, spec, arch)
+        if file is None or not file.is_file():
+            return None
+        whole = file.read_bytes()
+        content = whole[DIGEST:]
+        image = Image.from_bytes(content) if hashlib.sha256(content).digest() == whole[:DIGEST] else None
+        if image is not None:
+            kernel.builds.adopt(spec, arch, image)
+        return image
+
+    def build(self, kernel: TileKernel, spec: Specialization, arch: str) -> Image:
+        """From the folder, else compiled, and put there. Raises TileError."""
+        if (image := self.adopt(kernel, spec, arch)) is not None:
+            return image
+        if self._noted() not in ("", toolchain()):
+            raise TileError(f"is not in {self.folder}, whose builds are by {self.toolchain}")
+        image = kernel.builds.compiled(spec, arch)
+        if (file := self._file(kernel, spec, arch)) is not None:
+            content = image.to_bytes()
+            draft = file.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(hashlib.sha256(content).digest() + content)
+            draft.replace(file)
+        return image
+
+    def _noted(self) -> str:
+        file = Path(self.folder, NOTE)
+        return file.read_text() if self.folder and file.is_file() else ""
+
+    def _file(self, kernel: TileKernel, spec: Specialization, arch: str) -> Path | None:
+        if not self.folder:
+            return None
+        key = fingerprint.specialization_key(spec, arch) + fingerprint.sources_key()
+        return Path(self.folder, f"{kernel.name}-{code_of(kernel)}-{hashlib.sha256(key).hexdigest()[:32]}.kernel")
+
+
+def code_of(kernel: TileKernel) -> str:
+    """Digest of a kernel and all that it reaches. Raises TileError if it cannot be known."""
+    try:
+        return fingerprint.kernel_key(kernel.signature, kernel.builds.meaning()).hex()[:16]
+    except fingerprint.NotUnderstood as found:
+        raise TileError(f"tune: whether {kernel.name} changes cannot be told: {found}") from None
+
+
+@cache
+def toolchain() -> str:
+    """What compiles here, in the same words on each machine that has the same."""
+    from tiledsl.backends.ptx.tools import PTXAS, tool_versions
+
+    release, sources = PTXAS.release().rpartition(" ")[2], fingerprint.sources_key().hex()[:8]
+    return f"ptxas {release}, llvmlite {dict(tool_versions())['llvmlite']}, tiledsl {sources}"

@@ -1,0 +1,101 @@
+"""Results of the tuner on disk: a file of one line of JSON for each candidate and product.
+
+A line says what it is of: kernel, its code, device, toolchain, product. So files may be joined, and what does not fit
+the present setting is skipped. A line is written whole and at once, with a checksum; one that is not whole, as after a
+crash of the machine, is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.tune.search import Result
+
+__all__ = ["Records", "key_of"]
+
+VERSION = 1
+SETTING = ("kernel", "code", "device", "toolchain")
+"""What is the same for all records that count."""
+OUTCOMES = ("timed", "refused", "wrong", "failed", "crashed", "hung")
+
+
+def key_of(consts: Mapping[str, Any]) -> str:
+    """Of a candidate within a product."""
+    return json.dumps(consts, sort_keys=True)
+
+
+class Records:
+    """The records of a file for one setting. skipped: why others of its lines do not count, with their number."""
+
+    def __init__(self, file: Path, setting: Mapping[str, str]) -> None:
+        self.file, self._setting = file, {name: setting[name] for name in SETTING}
+        self._known: dict[tuple[str, str], Result] = {}
+        self.skipped: Counter[str] = Counter()
+        try:
+            text = file.read_bytes() if file.exists() else b""
+        except OSError as error:
+            raise TileError(f"cannot read {file}: {error.strerror or error}\n  fix: give another --records") from None
+        # A line that was cut off ends with the next one that is written.
+        self._torn = bool(text) and not text.endswith(b"\n")
+        for line in text.splitlines():
+            self._read(line)
+
+    def find(self, product: str, consts: Mapping[str, Any]) -> Result | None:
+        return self._known.get((product, key_of(consts)))
+
+    def of(self, product: str) -> dict[str, Result]:
+        """By `key_of`."""
+        return {key: result for (of, key), result in self._known.items() if of == product}
+
+    def add(self, product: str, consts: Mapping[str, Any], result: Result) -> None:
+        """On disk when this returns. Raises TileError if it cannot be written."""
+        record = {**self._setting, "product": product, "consts": dict(consts), "result": result}
+        line = ("\n" if self._torn else "") + _line(record) + "\n"
+        try:
+            with self.file.open("ab", buffering=0) as out:
+                out.write(line.encode())
+                os.fsync(out.fileno())
+        except OSError as error:
+            raise TileError(
+                f"cannot write {self.file}: {error.strerror or error}\n  fix: give another --records"
+            ) from None
+        self._torn = False
+        self._known[product, key_of(consts)] = result
+
+    def _read(self, line: bytes) -> None:
+        record = _record(line)
+        if record is None:
+            self.skipped["damaged"] += 1
+            return
+        for name in SETTING:
+            if record[name] != self._setting[name]:
+                self.skipped[f"of another {name} ({record[name]}, here {self._setting[name]})"] += 1
+                return
+        self._known[record["product"], key_of(record["consts"])] = record["result"]
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    body = {"version": VERSION, **record}
+    return json.dumps({**body, "crc": _crc(body)}, sort_keys=True)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What `_line` wrote; None for anything else."""
+    try:
+        record = json.loads(line)
+        crc = record.pop("crc")
+        fits = crc == _crc(record) and record["version"] == VERSION and record["result"]["outcome"] in OUTCOMES
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return record if fits else None
+
+
+def _crc(body: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
