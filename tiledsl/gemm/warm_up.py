@@ -16,7 +16,7 @@ from tiledsl.layout.shared import row_major
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
-__all__ = ["warmup"]
+__all__ = ["operands_of", "warmup"]
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 APART = 1 << 50
@@ -56,7 +56,7 @@ def warmup(
         raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}")
     device = 0 if arch is not None else driver().current_device()
     products = [
-        _operands(tuple(shape), wanted, out, layout, bias, behind is not None, device)._replace(
+        operands_of(tuple(shape), wanted, out, layout, bias, behind is not None, device)._replace(
             batch_invariant=batch_invariant
         )
         for shape in shapes
@@ -88,7 +88,7 @@ def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: An
     build_all(list(jobs.values()))
 
 
-def _operands(
+def operands_of(
     shape: tuple[int, ...], dtype: DType, out: DType, layout: str, bias: bool, by_column: bool, device: int
 ) -> Operands:
     """Arrays of this shape, which do not exist."""
