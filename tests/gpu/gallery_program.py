@@ -67,7 +67,7 @@ def tuned(kernel: Any, format: str) -> None:
         parity(kernel, A, along_k, C.copy(), **Variant(tile).consts())
         parity(kernel, A, B, C.copy(), **Variant(tile, by_rows=True).consts())
     small = (Variant((64, 64, 2)), Variant((64, 48, 2)), Variant((128, 128, 2), along_m=2))
-    for consts in ({}, {"BN": 176, "INSTANCES": 2}, *(variant.consts() for variant in small)):
+    for consts in ({}, {"BN": 176, "INSTANCES": 2}, *(variant.consts(by_tma=False) for variant in small)):
         for odd in (np.empty((2, 263, 375), C.dtype), np.empty((2, 375, 263), C.dtype).swapaxes(1, 2)):
             odd[...] = np.nan
             parity(kernel, A[:, :263], along_k[:, :, :375], odd, **consts, EARLY=True)

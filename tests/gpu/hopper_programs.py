@@ -96,17 +96,16 @@ def more_rows_and_columns_than_one_box() -> None:
 
 
 def leading_dimensions() -> None:
-    """Rows with a gap, every second row, and one row whose stride means nothing."""
+    """Rows with a gap, every second row, and one row whose stride means nothing. The new C is not 0."""
     import torch
 
     wide = torch.randn(90, 256, device="cuda").bfloat16()
-    odd = torch.randn(1, 999, device="cuda").bfloat16()
-    for A in (wide[:, :200], wide[::2, 8:136], wide[3:4], odd):
-        C = torch.zeros(A.shape[0], 1024, device="cuda", dtype=torch.bfloat16)
+    for A in (wide[:, :200], wide[::2, 8:136], wide[3:4]):
+        C = torch.ones(A.shape[0], 1024, device="cuda", dtype=torch.bfloat16)
         padded = torch.full([-(-n // 64) * 64 for n in A.shape], 77.0, device="cuda", dtype=torch.bfloat16)
         h.boxes(A, C[:, 8 : 8 + A.shape[1]], padded)
         assert torch.equal(C[:, 8 : 8 + A.shape[1]], A)
-        assert not C[:, :8].any() and not C[:, 8 + A.shape[1] :].any()
+        assert (C[:, :8] == 1).all() and (C[:, 8 + A.shape[1] :] == 1).all()
         assert torch.equal(padded[: A.shape[0], : A.shape[1]], A)
         assert not padded[A.shape[0] :].any() and not padded[:, A.shape[1] :].any()
 
@@ -123,6 +122,8 @@ def what_tma_cannot_take() -> None:
     for A in (_numbers((64, 63), ml_dtypes.bfloat16), _numbers((64, 72), ml_dtypes.bfloat16)[:, 4:]):
         text = raises((CompileErrors, KernelArgumentError), lambda A=A: _boxes(A, np.zeros_like(A)), "16")
         assert "A" in text and "fix:" in text
+    for A in (_numbers((64, 72), ml_dtypes.bfloat16)[:, :70], _numbers((1, 999), ml_dtypes.bfloat16)):
+        raises(CompileErrors, lambda A=A: _boxes(A, np.zeros_like(A)), "TMA writes whole 16 bytes", "C.whole")
 
 
 def rows_and_matrices_may_be_repeated() -> None:

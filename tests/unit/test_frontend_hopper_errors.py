@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 from refused import Refused, check
 
@@ -27,6 +29,7 @@ from tiledsl import (
     i8,
     i32,
     index,
+    lane_id,
     load_fragment,
     load_matrix,
     mma,
@@ -46,6 +49,7 @@ from tiledsl import (
     tile_function,
     tile_kernel,
     tile_schedule,
+    tma_commit,
     tma_load,
     tma_prefetch,
     tma_wait,
@@ -55,6 +59,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.errors import CompileErrors
 from tiledsl.frontend import build
 from tiledsl.signatures.specialize import assumed, check_consts
 
@@ -825,3 +830,26 @@ def test_tensors_that_tma_does_not_reach(unit: int, align: int, message: str) ->
     with pytest.raises(Exception, match="tma_load") as caught:
         build(signature, spec, "sm_90a")
     assert message in str(caught.value)
+
+
+@tile_kernel(arch="sm_90a")
+def stores_any_tensor(C: Global[bf16, M, N]):
+    grid(1)
+    threads(128)
+    S = shared((64, 64), bf16, layout=swizzle_128b)
+    ptx.fence_proxy_async()
+    if C.whole:
+        barrier()
+    if warp_id() == 0 and lane_id() == 0:
+        store_tma(S, C[tile(0, 64), tile(0, 64)])
+        tma_commit()
+        tma_wait(0)
+
+
+@pytest.mark.parametrize("shape", [(64, 68), (1, 70)])
+def test_rows_that_end_within_16_bytes(shape: tuple[int, int]) -> None:
+    """TMA would write past their end: into what stands beside a slice, or behind the array."""
+    C = np.zeros((64, 72), ml_dtypes.bfloat16)[: shape[0], : shape[1]]
+    with pytest.raises(CompileErrors, match="the rows of C end within some in this call") as caught:
+        stores_any_tensor(C, device="emulator")
+    assert "choose another way to store, by C.whole" in str(caught.value)

@@ -98,12 +98,14 @@ def _memory_data(frame: Frame, node: ast.AST, memory: Value | View, name: str) -
     if name in ("shape", "strides"):
         of = extent if name == "shape" else stride
         return tuple(of(frame, view, axis) for axis in range(view.rank))
-    if name == "align":
+    if name in ("align", "whole"):
         if isinstance(memory, View):
             fix = "ask the tensor or tile itself; whether an access is aligned depends on where the view begins"
-            raise frame.error(node, f".align of {describe(memory)}", fix)
+            raise frame.error(node, f".{name} of {describe(memory)}", fix)
         if isinstance(type_, GlobalType):
-            return type_.align
+            return type_.align if name == "align" else type_.whole
+        if name == "whole":
+            return None
         # A shared tile starts at a multiple of 16 bytes; the rest is its layout's.
         assert isinstance(memory.op, tile.SharedAlloc)
         return memory.op.placement.vector_bytes(type_.dims, type_.dtype.bytes)

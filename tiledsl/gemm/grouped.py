@@ -63,7 +63,7 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.lang.schedules import cdiv_any, unwrapped
 
 __all__ = ["TALL", "hopper_grouped"]
@@ -203,7 +203,7 @@ def store_part(
     ptx.fence_proxy_async()
     barrier()
     count = minimum(rows, t.rest - first)
-    if C.unit != 2 or C.align != 16:
+    if C.unit != 2 or not stored_by_tma(C):
         for at in range(thread, count * columns, threads):
             row, along = (at % count, at // count) if C.unit == 1 else (at // columns, at % columns)
             C.put(t.batch, t.m.start + first + row, column + along, via[row, along])

@@ -7,7 +7,7 @@ MN-major), so an operand keeps in shared memory the order that it has in global 
 from __future__ import annotations
 
 from math import gcd
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiledsl import (
     Memory,
@@ -22,7 +22,7 @@ from tiledsl import (
     tile_function,
 )
 
-__all__ = ["as_stored", "chunks", "matrix", "span", "staged_width", "staging"]
+__all__ = ["as_stored", "chunks", "matrix", "piece_width", "staged_width", "staging", "stored_by_tma"]
 
 D = TypeVar("D", bound=Scalar)
 
@@ -36,10 +36,20 @@ def staged_width(columns: int, along_k: bool) -> int:
     return columns if along_k else cdiv(columns, PANEL) * PANEL
 
 
-def span(row: int, accumulators: int = 0) -> int:
-    """Bytes of a row that a piece of a result has: the span of the widest swizzle that divides it, or of the narrowest
-    one where a thread's accumulators leave few registers for a piece."""
-    return gcd(row, 128) if accumulators <= 176 else 32
+def piece_width(columns: int, size: int, accumulators: int = 0, by_tma: bool = True) -> int:
+    """Columns of a piece of a result, whose elements have `size` bytes: at most 128 bytes, and a divisor of `columns`.
+    For TMA the span of the widest swizzle that fits, or of the narrowest one where a thread's accumulators leave few
+    registers for a piece; else multiples of 8 columns."""
+    if by_tma:
+        return (gcd(columns * size, 128) if accumulators <= 176 else 32) // size
+    return max(n for n in range(8, 128 // size + 1, 8) if columns % n == 0)
+
+
+@tile_function
+def stored_by_tma(X: Memory[Any]) -> bool:
+    """Whether TMA can store X: along one axis the stride is 1 and rows end at a multiple of 16 bytes; the address and
+    other strides are multiples, too."""
+    return X.unit >= X.rank - 2 and X.align == 16 and X.whole
 
 
 @tile_function
@@ -68,11 +78,10 @@ def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: in
     as possible, in row order and of any layout."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
-    if X.unit < 1 or X.align < 16:
-        widths = [n for n in range(8, 128 // size + 1, 8) if columns % n == 0]
-        return shared((buffers, rows, widths[-1]), X.dtype)
-    width = span(columns * size, accumulators)
+    width = piece_width(columns, size, accumulators, stored_by_tma(X))
+    if not stored_by_tma(X):
+        return shared((buffers, rows, width), X.dtype)
     if X.unit == X.rank - 2:
-        return shared((buffers, width // size, rows), X.dtype, layout=swizzle_128b)
-    layout = swizzle_128b if width == 128 else swizzle_64b if width == 64 else swizzle_32b
-    return shared((buffers, rows, width // size), X.dtype, layout=layout)
+        return shared((buffers, width, rows), X.dtype, layout=swizzle_128b)
+    layout = swizzle_128b if width * size == 128 else swizzle_64b if width * size == 64 else swizzle_32b
+    return shared((buffers, rows, width), X.dtype, layout=layout)

@@ -64,7 +64,7 @@ from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
 from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper_tiles import as_stored, matrix
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, stored_by_tma
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
 from tiledsl.gemm.mma_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
 from tiledsl.runtime.driver import available
@@ -248,7 +248,7 @@ def mma_fastest(
     assert GROUP > 0, f"a band has GROUP rows of tiles: 1 or more, got {GROUP}"
     product, kind = PRODUCTS[A.dtype]
     narrow = C.dtype.bytes <= A.dtype.bytes  # beside the stages there is no room for more
-    if TMA and narrow and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
+    if TMA and narrow and by_tma(A) and by_tma(B) and stored_by_tma(C) and C.unit == 1:
         assert STAGES > 1, "a slot is acquired before the previous one is released: STAGES is at least 2"
         work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP))
         ring = Ring(STAGES, a=matrix_staging(A, BM, BK), b=matrix_staging(B, BK, BN))

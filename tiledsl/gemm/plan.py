@@ -146,7 +146,7 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     batch, m, n, k = problem[:4]
     padded = (False, False) if apart else (not problem.tma_a, not problem.tma_b)
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes)
+    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c)
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, early=early)
     if not chosen.parts:
         return plan

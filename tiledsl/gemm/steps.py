@@ -101,6 +101,7 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     units = [info.unit_axis() for info in arrays]
     units = [unit if unit in (1, 2) else 0 for unit in units]
     by_tma = [bool(unit) and info.alignment(unit) == 16 for info, unit in zip(arrays, units, strict=True)]
+    by_tma[2] = by_tma[2] and of.c.whole(units[2], ALIGNED)
     apart = [not tma and _loads_apart(info, unit) for info, unit, tma in zip(arrays, units, by_tma, strict=True)][:2]
     facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, *apart, beta != 0, of.bias is not None, epilogue)
     return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant))

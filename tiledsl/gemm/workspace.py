@@ -106,8 +106,8 @@ class _GraphZeros:
                 return
             with gpu.beside_captures():
                 start = gpu.allocate(GRAPH_ZEROS, "the workspaces of graphs")
-            gpu.clear(start, GRAPH_ZEROS, stream)
-            gpu.synchronize(stream, "the workspaces of graphs")
+                gpu.clear(start, GRAPH_ZEROS, stream)
+                gpu.synchronize(stream, "the workspaces of graphs")
             self.start, self.end = start, start + GRAPH_ZEROS
 
     def part(self, gpu: Driver, stream: int, size: int) -> int:

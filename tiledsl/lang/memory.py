@@ -213,6 +213,10 @@ class Memory(Generic[D]):
     """Largest of 16, 8, 4, 2, 1 bytes that divides the address and every stride but the unit
     one, a compile-time int: a kernel can choose its vector width by it. Not of a view."""
 
+    whole: bool
+    """Of a tensor: `align` divides the extent along the unit axis, too, in bytes. Then no vector of so many bytes lies
+    across the edge, and with an `align` of 16 TMA can store the tensor. Compile-time; not of a view."""
+
 
 class View(Memory[D]):
     """A part of a tensor or tile, or one with its axes in another order: ``A[rows, columns]``, ``As.T``.

@@ -199,8 +199,9 @@ class Driver:
 
     @contextmanager
     def beside_captures(self) -> Generator[None]:
-        """Allow this thread to allocate and to load code while another one captures a graph. The driver forbids it, as
-        it cannot know that the graph does not depend on it. (CUDA driver API: CU_STREAM_CAPTURE_MODE_RELAXED.)"""
+        """Allow this thread to allocate, to load code and to wait while another one captures a graph. The driver
+        forbids it, as it cannot know that the graph does not depend on it. (CUDA driver API:
+        CU_STREAM_CAPTURE_MODE_RELAXED.)"""
         relaxed = self.cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self.check(self.cu.cuThreadExchangeStreamCaptureMode(relaxed), "changing the mode of captures")
         try:
