@@ -27,8 +27,11 @@ SIZES = ((1000, 768, 520), (64, 128, 64), (1, 8, 8), (333, 1000, 2048))
 
 def _headers() -> Path:
     """The folder of cuda.h."""
-    wheel = [Path(str(f.locate())).parent for f in metadata.files("nvidia-cuda-runtime") or [] if f.name == "cuda.h"]
-    return next(folder for folder in (Path("/usr/local/cuda/include"), *wheel) if (folder / "cuda.h").exists())
+    toolkit = Path("/usr/local/cuda/include")
+    if (toolkit / "cuda.h").exists():
+        return toolkit
+    files = metadata.files("nvidia-cuda-runtime") or []
+    return next(Path(str(file.locate())).parent for file in files if file.name == "cuda.h")
 
 
 def _driver() -> str:

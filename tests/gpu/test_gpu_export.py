@@ -9,7 +9,6 @@ import pytest
 
 from tests.gpu.process import run_program
 
-
 pytestmark = pytest.mark.gpu
 
 PROGRAMS = Path(__file__).with_name("export_programs.py")
