@@ -5,12 +5,15 @@
 
 Importing this module defines the operators. A call of an operator takes torch several microseconds, so that the
 functions here call the library's `gemm` themselves where nobody is to see an operator: no gradient is wanted, and
-neither a tracer, a mode of torch nor a transformation of functions is active.
+neither a tracer, a mode of torch nor a transformation of functions is active. Compiled code does so, too
+(`_lower_for_inductor`).
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+import warnings
 from typing import Any
 
 from tiledsl.gemm import gemm as product
@@ -56,7 +59,7 @@ def gemm(
     """
     if not _compiling() and _direct(A, B, bias):
         return product(A, B, None, alpha, 0.0, bias, out_dtype=out_dtype, batch_invariant=batch_invariant)
-    return _gemm(A, B, bias, alpha=alpha, out_dtype=out_dtype, batch_invariant=batch_invariant)
+    return _gemm(A, B, bias, **_given(alpha, out_dtype, batch_invariant))
 
 
 def gemm_into(
@@ -70,6 +73,16 @@ def gemm_into(
         product(A, B, C, alpha, beta, bias, batch_invariant=batch_invariant)
         return
     _gemm_into(C, A, B, bias, alpha=alpha, beta=beta, batch_invariant=batch_invariant)
+
+
+def _given(alpha: float, out_dtype: Any, batch_invariant: bool) -> dict[str, Any]:
+    """The settings that are not the defaults: each costs torch a microsecond in a call of an operator."""
+    settings: dict[str, Any] = {} if alpha == 1.0 else {"alpha": alpha}
+    if out_dtype is not None:
+        settings["out_dtype"] = out_dtype
+    if batch_invariant:
+        settings["batch_invariant"] = True
+    return settings
 
 
 def _direct(A: Any, B: Any, bias: Any) -> bool:
@@ -109,6 +122,7 @@ def _fake(
     A: Any, B: Any, bias: Any = None, *, alpha: float = 1.0, out_dtype: Any = None, batch_invariant: bool = False
 ) -> Any:
     """An empty tensor like the result."""
+    _lower_for_inductor()
     shape = _checked_shape(A, B, bias)
     made = A.new_empty(shape, dtype=out_dtype)
     _check_result(A, made)
@@ -168,21 +182,21 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(A if of_b else None, B if of_a else None)
         ctx.shapes, ctx.dtype, ctx.alpha, ctx.batch_invariant = (A.shape, B.shape), A.dtype, alpha, batch_invariant
         with _below_autograd():
-            return _gemm(A, B, bias, alpha=alpha, out_dtype=out_dtype, batch_invariant=batch_invariant)
+            return _gemm(A, B, bias, **_given(alpha, out_dtype, batch_invariant))
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         (A, B), (of_a, of_b, of_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
         rounded, a, b = grad.to(ctx.dtype), None, None
         if of_a:
-            a = _summed(rounded, B.mT, ctx.shapes[0], alpha=ctx.alpha, batch_invariant=ctx.batch_invariant)
+            a = _summed(rounded, B.mT, ctx.shapes[0], _given(ctx.alpha, None, ctx.batch_invariant))
         if of_b:
-            b = _summed(A.mT, rounded, ctx.shapes[1], alpha=ctx.alpha)
+            b = _summed(A.mT, rounded, ctx.shapes[1], _given(ctx.alpha, None, False))
         bias = grad.sum(tuple(range(grad.dim() - 1)), dtype=torch.float32) if of_bias else None
         return a, b, bias, None, None, None
 
 
-def _summed(X: Any, Y: Any, shape: Any, **settings: Any) -> Any:
+def _summed(X: Any, Y: Any, shape: Any, settings: dict[str, Any]) -> Any:
     """X Y of the `shape` of an operand: where that has no batch, or one of 1, the sum over the batch, which is one
     product with a longer k."""
     batches = [x.shape[0] for x in (X, Y) if x.dim() == 3]
@@ -208,6 +222,47 @@ def _without_gradient(C: Any, A: Any, B: Any, bias: Any = None, **settings: Any)
         raise argument_error(GEMM, "gemm_into has no gradient, and a tensor that it was given requires one", fix)
     with _below_autograd():
         _gemm_into(C, A, B, bias, **settings)
+
+
+# -- code of torch.compile -----------------------------------------------------------------------------------
+
+
+def _run_out(A: Any, B: Any, bias: Any = None, *, out: Any, alpha: float = 1.0, batch_invariant: bool = False) -> None:
+    product(A, B, out, alpha, 0.0, bias, batch_invariant=batch_invariant)
+
+
+_NAME = "run_out"
+"""How generated code calls it. It stays: Inductor keeps such code on disk."""
+setattr(torch.ops.tiledsl, _NAME, _run_out)
+
+
+def _lower_for_inductor() -> None:
+    """Make Inductor, once it is loaded, write calls of `_run_out` on memory that it plans, and no calls of the operator,
+    which pass by torch's dispatcher. It has no public interface for this, so that a version may lack what is used here:
+    then the operator is called."""
+    lowering = sys.modules.get("torch._inductor.lowering")
+    if lowering is None or _gemm in lowering.lowerings:
+        return
+    try:
+        names = ("torch._inductor.ir", "torch._inductor.virtualized", "sympy")
+        ir, graphs, sympy = (importlib.import_module(name) for name in names)
+        by_dispatcher = lowering.fallback_handler(_gemm, add_to_fallback_set=False)
+
+        def lower(A: Any, B: Any, bias: Any = None, **settings: Any) -> Any:
+            if graphs.V.graph.cpp_wrapper:  # its code is C++
+                return by_dispatcher(A, B, bias, **settings)
+            made = graphs.V.current_node.meta["val"]
+            inputs = [ir.ExternKernel.realize_input(x) for x in (A, B, bias) if x is not None]
+            size, strides = ([*map(sympy.sympify, of)] for of in (made.shape, made.stride()))
+            layout = ir.FixedLayout(made.device, made.dtype, size, strides)
+            given = _given(settings["alpha"], None, settings["batch_invariant"])
+            called = f"torch.ops.tiledsl.{_NAME}"
+            return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, (), given, python_kernel_name=called))
+
+        lowering.register_lowering(_gemm, type_promotion_kind=None)(lower)
+    except (ImportError, AttributeError, TypeError) as error:
+        message = f"torch {torch.__version__} compiles gemm to calls by its dispatcher, which take longer: {error}"
+        warnings.warn(f"tiledsl.torch: {message}", stacklevel=2)
 
 
 _LIBRARY.impl("gemm", _run, "CompositeExplicitAutograd")
