@@ -131,7 +131,7 @@ def candidates(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], p
             continue
         for parts in range(1, 8 // v.along_m + 1):
             usable = TOGETHER[parts * v.along_m] * processors // TOGETHER[1]
-            for groups in range(1, min(cdiv(k, BK) // (2 * parts), 16) + 1):
+            for groups in range(1, min(cdiv(k, BK) // (2 * parts), 32) + 1):
                 waves = tiles * parts * groups / usable
                 full = waves > 0.85 * math.ceil(waves) or (waves < 1 and tiles * parts * (groups + 1) > usable)
                 if (full or groups == 1) and waves <= 8 and parts * groups > 1:

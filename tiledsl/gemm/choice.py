@@ -1,9 +1,9 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to the times of 5300 variants on 450 random shapes, operands not
-in L2. What is chosen of those is 2.9% slower than the fastest in the mean; of the measurements that a fit did not see,
-3.7%, and 8 to 10% of those of the present kernel with clusters along both axes, of which there are few.
+ns. MACS was measured; the other constants were fitted to 8400 times on 598 random shapes, operands not in L2. Of the
+variants measured with the present kernel, what is chosen is 4% slower than the fastest in the mean, and 5% on shapes
+that a fit did not see.
 """
 
 from __future__ import annotations
@@ -67,30 +67,30 @@ BK, MANY = 64, 16
 they are no faster, and k is rounded up to them."""
 MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
-SM_INTAKE, TPC_INTAKE, MISSING = 134, 210, 334
+SM_INTAKE, TPC_INTAKE, MISSING = 132, 207, 366
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 13359, 8419
+READ, WRITE = 12800, 7400
 """From memory; to memory."""
 UNALIGNED_LOAD = 2.06
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.863
+UNALIGNED_STORE = 0.869
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.5
+WITHIN_LINE = 1.1
 """How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 1.24
-"""How much more writing costs by columns."""
-PIECE = 1.5
+ACROSS = 0.701
+"""How much more or less writing costs by columns."""
+PIECE = 1.34
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 3.13, 219
+FIRST, TILE = 2.76, 214
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 621, {1: 1, 2: 1.21, 4: 1.02, 8: 1.28}
+CLUSTERED, IN_STEP = 951, {1: 1, 2: 1.15, 4: 1.03, 8: 1.14}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1686
-PARTS, DOUBLED, REDUCED = 889, 78.7, 914
+LAUNCH = 1700
+PARTS, DOUBLED, REDUCED = 196, 844, 1370
 """What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
-GROUPS, GATHERED = 582, 86.1
+GROUPS, GATHERED = 2050, 231
 """If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
