@@ -25,7 +25,6 @@ from tiledsl.signatures.specialize import ArrayInfo
 ROOT = Path(__file__).parent.parent
 TILED = f"{ROOT}/examples/gemm/shared_tiled.py:shared_tiled"
 HOPPER = f"{ROOT}/tiledsl/gemm/hopper.py:hopper_fastest"
-DIMS = {"L": 3, "M": 400, "N": 256, "K": 136}
 
 
 def exported(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -69,8 +68,9 @@ def test_launches_of_products(product: tuple[Path, dict[str, Any]]) -> None:
     assert (one["m"], one["n"], one["k"], batch["batch"], padded["stored"]) == (512, 1024, 776, 3, "NT")
     (first,), (copy, last) = one["launches"], padded["launches"]
     assert one["workspace"] == 0 < padded["workspace"]
-    assert [first["tensors"][name]["memory"] for name in "ABC"] == ["A", "B", "C"]
-    assert first["tensors"]["B"]["strides"] == [0, 1, 776] and first["scalars"]["alpha"] == "alpha"
+    given = {argument["memory"]: argument for argument in first["tensors"].values()}
+    assert {*given} == {"A", "B", "C"} and first["scalars"]["alpha"] == "alpha"
+    assert sorted(given["B"]["strides"]) == [0, 1, 776] and sorted(given["C"]["shape"]) == [1, 512, 1024]
     assert kernels[copy["kernel"]]["entry"] == "pad_both"
     for name in "AB":
         assert last["tensors"][name]["memory"] == "workspace"
@@ -116,13 +116,16 @@ def test_parameters_grid_and_maps_are_those_of_a_launch(product: tuple[Path, dic
     from tiledsl.gemm.hopper import hopper_fastest
 
     kernels = {kernel["name"]: kernel for kernel in product[1]["kernels"]}
-    for of in product[1]["products"][:2]:
-        kernel = kernels[of["launches"][0]["kernel"]]
+    for of in product[1]["products"]:
+        launch = of["launches"][-1]
+        kernel = kernels[launch["kernel"]]
+        assert kernel["entry"] == "hopper_fastest"
+        dtypes = {tensor["name"]: DTYPES[tensor["dtype"]] for tensor in kernel["tensors"]}
         infos = {
-            name: ArrayInfo(DTYPES["bf16"], tuple(a["shape"]), tuple(a["strides"]), 1 << 40 + number, 0, True, None)
-            for number, (name, a) in enumerate(of["launches"][0]["tensors"].items())
+            name: ArrayInfo(dtypes[name], tuple(a["shape"]), tuple(a["strides"]), (n + 1) << 40, 0, True, None)
+            for n, (name, a) in enumerate(launch["tensors"].items())
         }
-        scalars = {"alpha": 0.5, "beta": 2.0, "groups": 1}
+        scalars = {**launch["scalars"], "alpha": 0.5, "beta": 2.0}
         found = _from_manifest(kernel, infos, scalars)
         consts = {name: _const(hopper_fastest, name, text) for name, text in kernel["consts"].items()}
         arguments = hopper_fastest.dispatcher.launcher.bind((), {**infos, **scalars, **consts})
@@ -134,7 +137,8 @@ def test_parameters_grid_and_maps_are_those_of_a_launch(product: tuple[Path, dic
             kernel["launch"]["shared_bytes"],
         )
         parameters = launch_parameters(image.abi, image.tensor_maps)
-        extents = dict(zip("LMKN", (*infos["A"].shape, infos["B"].shape[2]), strict=True))
+        dims = [(d, n) for t in kernel["tensors"] for d, n in zip(t["dims"], infos[t["name"]].shape, strict=True)]
+        extents = dict(dims)
         buffer = ArgumentBuffer(parameters, extents, {name: info.strides for name, info in infos.items()})
         frame = buffer.new_frame()
         frame.pack(*(infos[name].pointer for name in buffer.pointers))

@@ -237,7 +237,7 @@ setattr(torch.ops.tiledsl, _NAME, _run_out)
 
 
 def _lower_for_inductor() -> None:
-    """Make Inductor, once it is loaded, write calls of `_run_out` on memory that it plans, and no calls of the operator,
+    """Make Inductor, once it is loaded, write calls of `_run_out` on memory that it plans, and none of the operator,
     which pass by torch's dispatcher. It has no public interface for this, so that a version may lack what is used here:
     then the operator is called."""
     lowering = sys.modules.get("torch._inductor.lowering")

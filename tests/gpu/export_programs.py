@@ -17,12 +17,12 @@ from tiledsl.__main__ import main
 ROOT = Path(__file__).parents[2]
 EXPORTS = {
     "large tiles": ["--gemm", "4096x4096x4096", "--stored", "NT"],
-    "a cluster": ["--gemm", "512x4096x776"],
-    "small tiles, f32": ["--gemm", "64x4096x4096", "--stored", "NT", "--out", "f32"],
+    "in row order": ["--gemm", "8192x8192x512"],
+    "a result of f32": ["--gemm", "2048x4096x512", "--stored", "NT", "--out", "f32"],
     "two axes": [f"{ROOT}/examples/gemm/hopper_tma.py", "--dtype", "D=bf16"],
 }
 SIZES = ((1000, 768, 520), (64, 128, 64), (1, 8, 8), (333, 1000, 2048))
-"""Not those for which the kernels were chosen: one binary serves all sizes."""
+"""Not those for which kernels are chosen, which do not split k: one binary serves all sizes."""
 
 
 def _headers() -> Path:
