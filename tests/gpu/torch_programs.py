@@ -7,6 +7,7 @@ emulator multiplies where there is no GPU.
 from __future__ import annotations
 
 import copy
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,19 @@ def a_linear_layer() -> None:
     for found in gradients[1:]:
         for g, expected in zip(found, gradients[0], strict=True):
             assert (g - expected).abs().max() <= 0.03 * expected.abs().max() + 1e-4
+
+
+def exported_by_torch() -> None:
+    """torch.export keeps the operator, saves it, and loads it again; here with any number of rows."""
+    layer = Linear(_integers(32, 24), _integers(32, dtype=F32))
+    x = _integers(3, 5, 24)
+    made = torch.export.export(layer, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    assert any("tiledsl.gemm" in str(node.target) for node in made.graph.nodes)
+    file = io.BytesIO()
+    torch.export.save(made, file)
+    file.seek(0)
+    y = _integers(7, 5, 24)
+    assert torch.equal(torch.export.load(file).module()(y), layer(y))
 
 
 def refused() -> None:
