@@ -122,7 +122,7 @@ def _fake(
     A: Any, B: Any, bias: Any = None, *, alpha: float = 1.0, out_dtype: Any = None, batch_invariant: bool = False
 ) -> Any:
     """An empty tensor like the result."""
-    _lower_for_inductor()
+    _lower_for_inductor()  # here, since Inductor runs this before it lowers a graph, and is loaded by then
     shape = _checked_shape(A, B, bias)
     made = A.new_empty(shape, dtype=out_dtype)
     _check_result(A, made)
