@@ -4,7 +4,8 @@ cost of checking whether their meaning has changed.
 
 `gemm` of bf16, choice included, is compared with torch.mm and ``@``: with a result of the caller's, a new one, with a
 bias, with operands that are copied and k that is cut (more launches than one), and with a result at an address that no
-launch has had before, whose tensor map is encoded.
+launch has had before, whose tensor map is encoded. Then as an operator of torch: by `tiledsl.torch`, and as the code of
+torch.compile calls it.
 
     python -m benchmarks.launch_overhead --rounds 40
 
@@ -135,6 +136,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _products(torch: Any) -> dict[str, Callable[[], object]]:
     """Calls of `gemm` and of torch on bf16 tensors."""
+    from tiledsl import torch as operators  # which needs torch
 
     def tensor(*shape: int) -> Any:
         return torch.randn(*shape, device="cuda").bfloat16()
@@ -155,6 +157,9 @@ def _products(torch: Any) -> dict[str, Callable[[], object]]:
         "torch.mm(a, b, out=c), bf16": lambda: torch.mm(a, b, out=c),
         "gemm(a, b)": lambda: gemm(a, b),
         "a @ b, bf16": lambda: a @ b,
+        "tiledsl.torch.gemm(a, b)": lambda: operators.gemm(a, b),
+        "tiledsl.torch.gemm_into(c, a, b)": lambda: operators.gemm_into(c, a, b),
+        "torch.ops.tiledsl.gemm.default(a, b)": lambda: torch.ops.tiledsl.gemm.default(a, b),
         "gemm(a, b, c, bias=bias)": lambda: gemm(a, b, c, bias=bias),
         "gemm, one operand copied": lambda: gemm(*odd),
         "gemm, k cut": lambda: gemm(*deep),

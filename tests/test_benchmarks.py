@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.compare_library import compare, started, summary
 from benchmarks.compare_ptx import Code, differences, without_locations
 from benchmarks.gallery import chosen_consts
 from benchmarks.gemm import SIZES, as_table, parse_size, summarize
 from benchmarks.grouped import FAMILIES, problems
 from benchmarks.report import write
+from tiledsl.inspect.contenders import Size
 from tiledsl.inspect.timing import L2_BYTES, RoundTimes, buffer_sets, interleave, quartiles
 
 
@@ -141,3 +144,49 @@ def test_problems_of_groups_depend_on_the_seed_alone(family: str) -> None:
         groups, rows, n, k = problem.shape
         assert 8 <= groups <= 128 and low <= rows / groups <= high and n % 64 == k % 64 == 0
     assert any(0 in problem.sizes for problem in found) or family != "decode"
+
+
+class FakeWorker:
+    """A checkout whose launches take `ms`, on a GPU that gets slower with each answer."""
+
+    now = 1.0
+
+    def __init__(self, name: str, ms: float, **prepared: int) -> None:
+        self.name, self.ms, self.prepared = name, ms, {"wrong": 0, "bits": 7, **prepared}
+
+    def send(self, do: str, **request: Any) -> None:
+        assert do == "prepare" and request["shape"] == (64, 128, 256)
+
+    def answer(self) -> dict[str, Any]:
+        return self.prepared
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        FakeWorker.now *= 1.001
+        return {"milliseconds": self.ms * FakeWorker.now}
+
+
+def test_two_commits_are_compared_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that slows down moves their ratio little; a family that fell, and a wrong result, are named."""
+    monkeypatch.setattr("benchmarks.compare_library.time.sleep", lambda seconds: None)
+    workers: list[Any] = [FakeWorker("before", 1.0), FakeWorker("after", 2.0, wrong=3, bits=8)]
+    size = Size(64, 128, 256)
+    case = compare(workers, size, "bf16", "NT", 20, "rested", random.Random(0))
+    low, middle, high = case["ratio"]
+    assert 0.4985 < low <= middle <= high < 0.5015 and not case["same_bits"]
+    workers[1] = FakeWorker("after", 0.9)
+    better = compare(workers, size, "bf16", "NT", 20, "rested", random.Random(0))
+    cases = [{"family": "small", **case}, {"family": "deep", **better}]
+    text, worse = summary(cases, 0.99)
+    assert worse[0] == "small 64x128x256: 3 elements are wrong after"
+    assert worse[1].startswith("small: the mean is 0.") and worse[1].endswith(", below 0.99") and len(worse) == 2
+    assert " slower | other |" in text and " slower | same |" not in text
+
+
+def test_a_worker_that_fails_ends_the_run(tmp_path: Path) -> None:
+    """With what it said: here that it found another tiledsl than that of its folder, or no torch."""
+    with started("before", tmp_path) as worker:
+        with pytest.raises(SystemExit, match=r"before: \w*Error: "):
+            worker.ask("warm", shapes=[], format="bf16", stored="NT")
+        worker.process.kill()
+        with pytest.raises(SystemExit, match="before: it ended"):
+            worker.answer()

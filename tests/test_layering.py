@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tune",),
     ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
     ("gemm",),  # kernels, written in the language as users write theirs
+    ("torch", "export"),  # gemm for others: as operators of PyTorch, as files for programs without Python
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | report | opt | bench | tune | choose | cache``."""
+"""The command line: ``python -m tiledsl show | explain | report | opt | bench | tune | choose | export | cache``."""
 
 from __future__ import annotations
 
@@ -114,6 +114,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_arch(choose)
     choose.set_defaults(run=_choose)
 
+    export = commands.add_parser("export", help="write cubins, a manifest and a C header for programs without Python")
+    _add_kernel(export, _export, optional=True)
+    export.add_argument("--gemm", nargs="+", type=bench.parse_size, metavar="[BATCHx]MxNxK", help="what gemm launches")
+    export.add_argument("--format", default="bf16", metavar="bf16", help="with --gemm: dtype of A and B")
+    export.add_argument("--out", metavar="f32", help="with --gemm: dtype of C, that of A and B unless given")
+    stored = "with --gemm: how A and B are stored, N in rows, T transposed"
+    export.add_argument("--stored", choices=LAYOUTS, default="NN", help=stored)
+    export.add_argument("-o", "--output", metavar="FOLDER", required=True)
+
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
     cache.set_defaults(run=_cache)
@@ -124,9 +133,10 @@ def _add_arch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
 
 
-def _add_kernel(command: argparse.ArgumentParser, run: Callable[..., int]) -> None:
+def _add_kernel(command: argparse.ArgumentParser, run: Callable[..., int], *, optional: bool = False) -> None:
     command.set_defaults(run=run)
-    command.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/naive.py:naive")
+    count, example = "?" if optional else None, "for example examples/gemm/naive.py:naive"
+    command.add_argument("kernel", metavar="FILE:KERNEL", nargs=count, help=example)
     _add_arch(command)
     command.add_argument("--const", action="append", default=[], metavar="T=32", help="a const parameter")
     command.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
@@ -165,6 +175,20 @@ def _report(arguments: argparse.Namespace) -> int:
             f"cannot write {output}: {error.strerror or error}\n  fix: give another file with -o"
         ) from error
     print(f"{output}: {len(text) / 2**20:.2f} MiB, {len(found.findings)} findings")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from tiledsl.export.command import export_kernel, export_products
+
+    if (arguments.kernel is None) == (arguments.gemm is None):
+        raise TileError("export takes a FILE:KERNEL or --gemm with sizes\n  fix: give one of them")
+    folder = Path(arguments.output)
+    if arguments.gemm is not None:
+        print(export_products(arguments.gemm, arguments, folder))
+        return 0
+    kernel, settings = _asked(arguments)
+    print(export_kernel(kernel, arguments.arch, settings, folder))
     return 0
 
 

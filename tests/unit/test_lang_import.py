@@ -46,3 +46,15 @@ def test_link_that_became_a_file_is_named(tmp_path: Path) -> None:
 def test_missing_link_is_named(tmp_path: Path) -> None:
     checkout(tmp_path)
     assert "and is missing" in run("import tiledsl", tmp_path).stderr
+
+
+def test_operators_of_torch_without_torch() -> None:
+    """The one module that needs it says so; nothing else imports it."""
+    code = """
+        import sys
+        sys.modules["torch"] = None
+        import tiledsl, tiledsl.gemm, tiledsl.export.command
+        import tiledsl.torch
+    """
+    error = run(code, PACKAGE.parent).stderr
+    assert "ImportError: tiledsl.torch needs PyTorch" in error and error.endswith("fix: pip install torch\n")
