@@ -13,8 +13,10 @@ from functools import cache
 from math import ceil, log2
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.split_k import slice_width
+from tiledsl.ir.types import DTYPES
 from tiledsl.lang import cdiv
 
 __all__ = ["FEW_REGISTERS", "SHARED", "Variant", "best", "choose"]
@@ -50,7 +52,9 @@ BK, MANY = 64, 16
 """Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
 they are no faster, and k is rounded up to them."""
 MACS = 3700
-"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
+"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many bytes
+(e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many: so a product of m x n x k takes as long
+as one of 16 bits whose k has as many bytes. All of k here, BK too, is in units of 2 bytes."""
 SM_INTAKE, TPC_INTAKE, MISSING = 134, 210, 334
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
@@ -92,17 +96,18 @@ class Variant(NamedTuple):
     by_rows: bool = False
     band: int = 8
 
-    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True) -> dict[str, Any]:
-        """Of `hopper_fastest`, with as many stages as fit, up to 16. result: bytes of an element of C. by_tma: TMA can
-        store C."""
+    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2) -> dict[str, Any]:
+        """Of `hopper_fastest`, with as many stages as fit, up to 16. result, size: bytes of an element of C, and of A
+        and B. by_tma: TMA can store C."""
+        k = halves(k, size)
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
-        width = slice_width(self.parts, columns) if self.parts else columns
+        width = slice_width(self.parts, columns, result) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
-        of_tile = {"BM": rows, "BN": columns, "BK": bk, "STAGES": stages, "INSTANCES": instances}
+        of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
 
     @property
@@ -139,17 +144,26 @@ def best(
     processors: int = 132,
     parted: bool = True,
     apart: bool = False,
+    size: int = 2,
+    result: int = 2,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
-    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64."""
+    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
+    size, result: bytes of an element of A and B, and of C."""
+    k = halves(k, size)
     variants = list(_whole(m, n, k, along_k))
     if parted:
         variants += _parted(batch, m, n, k, along_k, processors)
     if apart:
         alone = (v for v in variants if v.along_m == v.along_n == 1)
         variants = [v for v in alone if along_k[not v.exchanged] or v.tile[1] % 64 == 0]
-    fitting = (v for v in variants if v.has_registers(behind))
+    fitting = (v for v in variants if v.has_registers(behind) and v.tile[1] * result % 32 == 0)
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
+
+
+def halves(k: int, size: int) -> int:
+    """Elements of `size` bytes, as a number of 16-bit ones."""
+    return cdiv(k * size, 2)
 
 
 @cache
@@ -169,8 +183,11 @@ def choose(
     extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with small tiles
     only.
     """
-    fitting = (v for v in _whole(m, n, k, (True, along_k)) if not v.exchanged and v.has_registers(behind))
-    return min(fitting, key=lambda v: _time(v, batch, m, n, k, (True, along_k), processors)).consts(k)
+    size, result = DTYPES[format].bytes, FORMATS[format, format].results[0].bytes
+    wide, along_k = halves(k, size), along_k or size != 2
+    fitting = (v for v in _whole(m, n, wide, (True, along_k)) if not v.exchanged and v.has_registers(behind))
+    chosen = min(fitting, key=lambda v: _time(v, batch, m, n, wide, (True, along_k), processors))
+    return chosen.consts(k, result, size=size)
 
 
 def _fits(tile: Tile, cluster: tuple[int, int], m: int, n: int, fine: bool) -> bool:

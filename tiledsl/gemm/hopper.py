@@ -13,6 +13,10 @@ before and after.
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
 
+The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3 and e5m2 (also mixed), i8 and u8 (also
+mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
+128 bytes of each row, or a multiple.
+
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
 stages; a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles
@@ -24,11 +28,11 @@ from typing import Any, TypeVar
 from tiledsl import (
     Cluster,
     Const,
-    Float,
     Fragment,
     Global,
     Pending,
     Ring,
+    Scalar,
     Schedule,
     View,
     barrier,
@@ -59,23 +63,25 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, stored_by_tma
+from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
 __all__ = ["choose", "hopper_fastest"]
 
-D = TypeVar("D", bound=Float)
-E = TypeVar("E", bound=Float)
+D = TypeVar("D", bound=Scalar)
+F = TypeVar("F", bound=Scalar)
+E = TypeVar("E", bound=Scalar)
 
 AT_ONCE = 16
 """Elements or vectors that a thread loads before it stores them: its accumulators leave registers for so many."""
 
 
 @tile_function
-def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int):
-    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. wide: elements of a vector of
-    a row."""
+def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int):
+    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. most: elements of a vector of
+    a row, or half as many and so on where the threads would not share a piece in whole rounds."""
     rows, columns = via.shape
+    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * 32 * warps) == 0)
     thread, vectors = warp_id() % warps * 32 + lane_id(), rows * columns // wide
     barrier()
     if to.dtype.bytes == 2:
@@ -96,7 +102,7 @@ def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int
 @tile_kernel(arch="sm_90a")
 def hopper_fastest(
     A: Global[D, L, M, K],
-    B: Global[D, L, K, N],
+    B: Global[F, L, K, N],
     C: Global[E, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
@@ -126,7 +132,8 @@ def hopper_fastest(
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
     buffers, by_tma = 1 if SPLIT else 2, stored_by_tma(C)
-    room = chunks(C, buffers * INSTANCES, BM, slice_width(SPLIT, BN) if SPLIT else BN, BM * BN * INSTANCES // 256)
+    kind, share = SUMS.get(A.dtype, f32), slice_width(SPLIT, BN, C.dtype.bytes) if SPLIT else BN
+    room = chunks(C, buffers * INSTANCES, BM, share, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
@@ -165,7 +172,7 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
-            acc: Pending[f32] = wgmma.accumulator((BM, BN), f32)
+            acc: Pending[Any] = wgmma.accumulator((BM, BN), kind)
             with r.turn("multiply"):
                 for _ in t.k:
                     if apart:
@@ -177,16 +184,16 @@ def hopper_fastest(
             with r.turn("store"):
                 x, first, mine = acc.wait(), index(0), True
                 if SPLIT:
-                    x, mine = reduce_parts(x, t, SPLIT, index(groups), sums, done, met, r.index, parity)
+                    x, mine = reduce_parts(x, t, SPLIT, share, index(groups), sums, done, met, r.index, parity)
                     parity = parity ^ 1
                     first = t.part * x.shape[1]
                 piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
                 if mine:
                     for i in unroll(x.shape[1] // piece):
                         n = tile((t.n.start + first) // piece + i, piece)
-                        to, y = C[t.batch, t.m, n], alpha * x.columns(i * piece, piece)
+                        to, y = C[t.batch, t.m, n], kind(alpha) * x.columns(i * piece, piece)
                         if ADD_C:
-                            y = beta * load_fragment(to, y.layout).to(f32) + y
+                            y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
                         at, across = coordinates(y)
                         y = EPILOGUE(y, bias, t.m.start + at if EXCHANGED else n.start + across).to(C.dtype)
                         via: Any = room[r.index * buffers + i % buffers, :, :]

@@ -1,7 +1,8 @@
 """Tile functions of the Hopper kernels: operands staged in shared memory in their global order, and seen as matrices.
 
 TMA copies boxes whose rows run along the axis of stride 1. wgmma reads 16-bit operands in either order (K-major or
-MN-major), so an operand keeps in shared memory the order that it has in global memory.
+MN-major), so an operand keeps in shared memory the order that it has in global memory. Operands of other dtypes must be
+contiguous along k.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ from tiledsl import (
     SharedTile,
     View,
     cdiv,
+    f32,
+    i8,
+    i32,
     shared,
     swizzle_32b,
     swizzle_64b,
     swizzle_128b,
     tile_function,
+    u8,
 )
 
-__all__ = ["as_stored", "chunks", "matrix", "piece_width", "staged_width", "staging", "stored_by_tma"]
+__all__ = ["SUMS", "as_stored", "chunks", "matrix", "piece_width", "staged_width", "staging", "stored_by_tma"]
 
 D = TypeVar("D", bound=Scalar)
+
+SUMS: dict[Any, Any] = {i8: i32, u8: i32}
+"""The accumulators' dtype for A of this dtype; for others f32."""
 
 PANEL = 64
 """Columns of a panel of `swizzle_128b`, of 16-bit elements."""
@@ -39,10 +47,11 @@ def staged_width(columns: int, along_k: bool) -> int:
 def piece_width(columns: int, size: int, accumulators: int = 0, by_tma: bool = True) -> int:
     """Columns of a piece of a result, whose elements have `size` bytes: at most 128 bytes, and a divisor of `columns`.
     For TMA the span of the widest swizzle that fits, or of the narrowest one where a thread's accumulators leave few
-    registers for a piece; else multiples of 8 columns."""
+    registers for a piece; else multiples of 8 columns, and of 16 bytes."""
     if by_tma:
         return (gcd(columns * size, 128) if accumulators <= 176 else 32) // size
-    return max(n for n in range(8, 128 // size + 1, 8) if columns % n == 0)
+    step = max(8, 16 // size)
+    return max(n for n in range(step, 128 // size + 1, step) if columns % n == 0)
 
 
 @tile_function

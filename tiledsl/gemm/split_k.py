@@ -55,7 +55,7 @@ QUAD = 4
 """Elements of a vector."""
 
 LEAST = 16
-"""Columns of a slice, at least: TMA stores 32 bytes or more of each row."""
+"""Columns of a slice, at least, and 32 bytes: TMA stores as many or more of each row."""
 
 
 @unwrapped
@@ -128,32 +128,33 @@ def meeting(parts: int, instances: int) -> tuple[SharedTile[u64], SharedTile[u32
     return arrived, found
 
 
-def slice_width(parts: int, columns: int) -> int:
-    """Columns of a tile that one CTA of the cluster adds up: a multiple of `LEAST`. If there are fewer slices than
-    CTAs, the last CTAs have none."""
-    return min(w for w in range(LEAST, columns + 1, LEAST) if columns % w == 0 and w * parts >= columns)
+def slice_width(parts: int, columns: int, size: int = 2) -> int:
+    """Columns of a tile that one CTA of the cluster adds up, of a result whose elements have `size` bytes: a multiple
+    of `LEAST`. If there are fewer slices than CTAs, the last CTAs have none."""
+    least = max(LEAST, 32 // size)
+    return min(w for w in range(least, columns + 1, least) if columns % w == 0 and w * parts >= columns)
 
 
 @tile_function
 def reduce_parts(
-    x: Fragment[f32],
+    x: Fragment[Any],
     t: Any,
     parts: int,
+    wide: int,
     groups: index,
     sums: Global[f32, P, H, J] | None,
     done: Global[u32, R] | None,
     room: tuple[SharedTile[u64], SharedTile[u32]],
     instance: index,
     parity: u32,
-) -> tuple[Fragment[f32], boolean]:
+) -> tuple[Fragment[Any], boolean]:
     """The sum of all parts' x, for the slice of this CTA, number t.part; and whether this CTA is to store it.
 
-    sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero for each part of each
+    wide: columns of a slice. sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero for each part of each
     tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this parity.
     """
     assert sums is not None and done is not None, "SPLIT needs its workspace: pass sums and done"
     arrived, found = room
-    wide = slice_width(parts, x.shape[1])
     count = x.shape[1] // wide
     thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
     first = (t.group * t.count + t.number) * parts
@@ -172,7 +173,7 @@ def reduce_parts(
         ptx.mbarrier_wait(arrived, instance, parity=parity)
         if mine:
             for p in unroll(1, parts):
-                own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own.shape[0])
+                own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own)
     if groups > 1:
         if mine:
             store_slice(own, sums, first + t.part, t.part, thread)
@@ -183,31 +184,35 @@ def reduce_parts(
         barrier()
         mine = mine and index(found[instance]) == groups - 1
         if mine:
-            own = fragment(own.shape, f32)
+            own = fragment(own.shape, own.dtype)
             deep = max(1, LOADS * QUAD // own.shape[0])
             for group in range(0, groups, deep):
                 at = [minimum(group + i, groups - 1) * t.count * parts + number for i in range(deep)]
-                more = [load_slice(sums, at[i], t.part, thread, own.shape[0]) for i in range(deep)]
+                more = [load_slice(sums, at[i], t.part, thread, own) for i in range(deep)]
                 for i in unroll(deep):
                     own = own + where(group + i < groups, more[i], 0)
             if thread == 0:
                 done.atomic_store(number, 0)
-    return fragment((x.shape[0], wide), f32, x.layout, init=own), mine
+    return fragment((x.shape[0], wide), x.dtype, x.layout, init=own), mine
 
 
 @tile_function
-def store_slice(x: Fragment[f32], sums: Global[f32, P, H, J], number: index, slice: index | int, thread: index):
-    """Stores what this thread holds of a slice of part `number`."""
+def store_slice(x: Fragment[Any], sums: Global[f32, P, H, J], number: index, slice: index | int, thread: index):
+    """Stores what this thread holds of a slice of part `number`: f32, or the bits of an i32 in one."""
     rows = x.shape[0] // QUAD
     for i in unroll(rows):
-        sums.store(number, slice * rows + i, thread * QUAD, x[QUAD * i : QUAD * i + QUAD])
+        quad = x[QUAD * i : QUAD * i + QUAD]
+        sums.store(number, slice * rows + i, thread * QUAD, quad if x.dtype is f32 else quad.bitcast(f32))
 
 
 @tile_function
-def load_slice(sums: Global[f32, P, H, J], number: index, slice: index, thread: index, count: int) -> Fragment[f32]:
-    """What `store_slice` stored."""
-    x = fragment((count,), f32)
-    rows = count // QUAD
+def load_slice(
+    sums: Global[f32, P, H, J], number: index, slice: index, thread: index, like: Fragment[Any]
+) -> Fragment[Any]:
+    """What `store_slice` stored of a fragment like this one."""
+    x = fragment(like.shape, like.dtype)
+    rows = like.shape[0] // QUAD
     for i in unroll(rows):
-        x[QUAD * i : QUAD * i + QUAD] = sums.load(number, slice * rows + i, thread * QUAD)
+        quad = sums.load(number, slice * rows + i, thread * QUAD)
+        x[QUAD * i : QUAD * i + QUAD] = quad if like.dtype is f32 else quad.bitcast(like.dtype)
     return x
