@@ -45,13 +45,14 @@ def staged_width(columns: int, along_k: bool) -> int:
 
 
 def piece_width(columns: int, size: int, accumulators: int = 0, by_tma: bool = True) -> int:
-    """Columns of a piece of a result, whose elements have `size` bytes: at most 128 bytes, and a divisor of `columns`.
-    For TMA the span of the widest swizzle that fits, or of the narrowest one where a thread's accumulators leave few
+    """Columns of a piece of a result, whose elements have `size` bytes: at most 64 and 128 bytes, and a divisor of
+    `columns`. For TMA the span of the widest swizzle that fits, or of the narrowest one where a thread's accumulators leave few
     registers for a piece; else multiples of 8 columns, and of 16 bytes."""
+    most = min(128, 64 * size)
     if by_tma:
-        return (gcd(columns * size, 128) if accumulators <= 176 else 32) // size
+        return (gcd(columns * size, most) if accumulators <= 176 else 32) // size
     step = max(8, 16 // size)
-    return max(n for n in range(step, 128 // size + 1, step) if columns % n == 0)
+    return max(n for n in range(step, most // size + 1, step) if columns % n == 0)
 
 
 @tile_function
