@@ -52,9 +52,9 @@ BK, MANY = 64, 16
 """Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
 they are no faster, and k is rounded up to them."""
 MACS = 3700
-"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many bytes
-(e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many: so a product of m x n x k takes as long
-as one of 16 bits whose k has as many bytes. All of k here, BK too, is in units of 2 bytes."""
+"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
+bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
+as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
 SM_INTAKE, TPC_INTAKE, MISSING = 134, 210, 334
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""

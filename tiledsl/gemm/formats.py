@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
+from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, I32, TF32, DType
 from tiledsl.layout.wgmma import WGMMA
 from tiledsl.signatures.specialize import argument_error
 
@@ -31,7 +31,7 @@ class Format(NamedTuple):
 
     @property
     def along_k(self) -> bool:
-        """Whether wgmma reads A and B along k only. (PTX ISA: wgmma.mma_async, the transpositions of .f16 and .bf16.)"""
+        """Whether wgmma reads A and B along k only. (PTX ISA: wgmma.mma_async; only 16-bit operands are transposed.)"""
         return self.a.bytes != 2
 
     def __str__(self) -> str:

@@ -16,7 +16,6 @@ from tiledsl import (
     SharedTile,
     View,
     cdiv,
-    f32,
     i8,
     i32,
     shared,
@@ -45,9 +44,9 @@ def staged_width(columns: int, along_k: bool) -> int:
 
 
 def piece_width(columns: int, size: int, accumulators: int = 0, by_tma: bool = True) -> int:
-    """Columns of a piece of a result, whose elements have `size` bytes: at most 64 and 128 bytes, and a divisor of
-    `columns`. For TMA the span of the widest swizzle that fits, or of the narrowest one where a thread's accumulators leave few
-    registers for a piece; else multiples of 8 columns, and of 16 bytes."""
+    """Columns of a piece of a result, whose elements have `size` bytes: at most 64 columns and 128 bytes, and a divisor
+    of `columns`. For TMA the span of the widest swizzle that fits, or of the narrowest one if a thread's accumulators
+    leave few registers for a piece; else multiples of 8 columns and 16 bytes."""
     most = min(128, 64 * size)
     if by_tma:
         return (gcd(columns * size, most) if accumulators <= 176 else 32) // size
@@ -63,7 +62,7 @@ def stored_by_tma(X: Memory[Any]) -> bool:
 
 
 @tile_function
-def staging(X: Memory[D], rows: int, columns: int, stages: int = 0) -> SharedTile[D]:
+def staging(X: Memory[Any], rows: int, columns: int, stages: int = 0) -> SharedTile[Any]:
     """A shared tile for rows x columns of X in the order of X in memory, or for `stages` of them."""
     dims = (columns, rows) if X.unit == X.rank - 2 else (rows, columns)
     return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=swizzle_128b)

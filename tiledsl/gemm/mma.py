@@ -10,8 +10,8 @@ persistent, one CTA an SM: copies of the next tile start while this tile's resul
 be multiples of 128 bytes along the contiguous axis of A, B and C, there must be 4 or 8 warps, and the stages and the
 result must fit in shared memory side by side.
 
-The operands' dtypes decide the instruction (`PRODUCTS`); e4m3 and e5m2, and i8 and u8, may be mixed. f32 operands are multiplied as tf32: the tensor cores ignore
-their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
+The operands' dtypes decide the instruction (`PRODUCTS`); e4m3 and e5m2 may be mixed, i8 and u8, too. f32 operands are
+multiplied as tf32: the tensor cores ignore their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
 """
 
 from typing import Any, TypeVar

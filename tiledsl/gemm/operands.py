@@ -34,8 +34,9 @@ GEMM = _Function("gemm")
 
 
 class Operands(NamedTuple):
-    """a, b, c: with three axes; those of f32 that are multiplied as tf32 are tf32. bias: None, or with one axis. given: A, B, C and the bias as they were passed.
-    result: C itself. batch_invariant: the bits of a row of C must not depend on the number of rows."""
+    """a, b, c: with three axes. a and b are tf32 if f32 is multiplied so. bias: None, or with one axis. given: A, B, C
+    and the bias as they were passed. result: C itself. batch_invariant: the bits of a row of C must not depend on the
+    number of rows."""
 
     a: ArrayInfo
     b: ArrayInfo

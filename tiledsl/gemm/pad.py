@@ -112,8 +112,8 @@ def pad_part(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], wi
 
 @tile_function
 def transpose_part(X: Memory[D], Y: Global[D, Any, Any, Any], columns: SharedTile[D], number: index):
-    """What block `number` copies of X, whose columns are contiguous, to Y, whose rows are. A lane reads as many rows of a
-    column as are 4 bytes, where alignment permits, and writes a vector of a row; 8 lanes write a row of the part."""
+    """What block `number` copies of X, whose columns are contiguous, to Y, whose rows are. A lane reads up to 4 bytes
+    of a column, as alignment permits, and writes a vector of a row; 8 lanes write a row of the part."""
     vec, read = VECTOR // X.dtype.bytes, max(1, min(X.align, 4) // X.dtype.bytes)
     thread, deep = warp_id() * 32 + lane_id(), DEEP // X.dtype.bytes
     count, along = blocks(X, Y, 0), cdiv(Y.shape[2], deep)
@@ -150,8 +150,8 @@ def copy_part(X: Memory[D], Y: Global[D, Any, Any, Any], room: SharedTile[D], wi
 
 @tile_kernel(arch="sm_90a")
 def pad(X: Global[D, L, M, K], Y: Global[D, L, M, J], *, WIDE: const = 256, EARLY: Const[bool] = False):
-    """Y[:, :, :K] = X and 0 behind; rows of Y are aligned and whole vectors long, at most WIDE unless it is `widest`. WIDE
-    has no meaning where columns of X are contiguous."""
+    """Y[:, :, :K] = X and 0 behind; rows of Y are aligned and whole vectors long, at most WIDE unless it is `widest`.
+    X of contiguous columns is transposed, whatever WIDE is."""
     number = grid(blocks(X, Y, WIDE) * L)
     threads(32, WARPS)
     room = space(X)

@@ -34,10 +34,11 @@ ALIGNED = 16
 class Problem(NamedTuple):
     """`batch` products of m x n x k.
 
-    dtype: of A, tf32 where f32 is multiplied so; dtype_b: of B, if it differs. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
-    of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. apart_a,
-    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias:
-    one is given. epilogue: there is an epilogue function, one that adds the bias included. arch: name of the target.
+    dtype: of A and B, tf32 if f32 is multiplied so; dtype_b: of B, if it differs. out: of C. unit_a, unit_b, unit_c: of
+    [batch, rows, columns] the axis along which elements are neighbours in memory, 1 or 2, or 0 for none. tma_a, tma_b:
+    TMA can read the operand. tma_c: TMA can store C. apart_a, apart_b: TMA cannot read the operand as it is, but in
+    parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
+    one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
     """
 
@@ -142,7 +143,7 @@ def _for_f32(problem: Problem) -> Plan:
 
 def _for_wgmma(problem: Problem) -> Plan:
     """By `hopper_fastest`. Operands that TMA cannot read are padded first, or, of 16-bit elements, loaded in parts;
-    those that wgmma reads along k only, and that are not contiguous along it, are transposed. A row's products are added
+    those that wgmma reads along k only are transposed if they are not contiguous along it. A row's products are added
     32 bytes at a time along k whatever the tile is, so that parts of k alone make its bits depend on m."""
     sizes, processors, parted = problem[:4], problem.processors, not problem.batch_invariant
     # The addresses of stores that TMA cannot do need registers.

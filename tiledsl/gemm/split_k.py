@@ -150,8 +150,9 @@ def reduce_parts(
 ) -> tuple[Fragment[Any], boolean]:
     """The sum of all parts' x, for the slice of this CTA, number t.part; and whether this CTA is to store it.
 
-    wide: columns of a slice. sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero for each part of each
-    tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this parity.
+    wide: columns of a slice. sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero
+    for each part of each tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this
+    parity.
     """
     assert sums is not None and done is not None, "SPLIT needs its workspace: pass sums and done"
     arrived, found = room

@@ -28,6 +28,7 @@ def warmup(
     shapes: Iterable[Sequence[int]],
     dtype: Any = "bf16",
     *,
+    dtype_b: Any = None,
     out_dtype: Any = None,
     precision: str | None = None,
     layouts: Sequence[str] = ("NN",),
@@ -40,17 +41,18 @@ def warmup(
 ) -> None:
     """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
 
-    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B (a pair of dtypes if they differ), and of C.
-    layouts: how A and B are stored: N
-    in rows, T transposed; "NT" is a B whose columns are contiguous. precision, beta, bias, epilogue,
-    batch_invariant: as calls will pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else
-    CuPy's, else the default stream. Arrays are taken to be contiguous and aligned to 16 bytes.
+    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. dtype_b: of B, if it
+    differs. layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. precision, beta,
+    bias, epilogue, batch_invariant: as calls will pass them; any beta but 0 stands for all. stream: that of the calls,
+    by default torch's current one, else CuPy's, else the default stream. Arrays are taken to be contiguous and aligned
+    to 16 bytes.
 
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
     compiled by several processes.
     """
-    pair = dtype if isinstance(dtype, tuple) else (dtype, dtype)
-    format = format_of(GEMM, *(dtype_named(of) for of in pair), precision, epilogue is not plain)
+    a = dtype_named(dtype)
+    b = a if dtype_b is None else dtype_named(dtype_b)
+    format = format_of(GEMM, a, b, precision, epilogue is not plain)
     out = format.results[0] if out_dtype is None else dtype_named(out_dtype)
     if out not in format.results:
         possible = ", ".join(found.name for found in format.results)
@@ -108,7 +110,9 @@ def _operands(
         strides = row_major(stored)
         if order == "T":
             strides = (*strides[:-2], strides[-1], strides[-2])
-        found.append(ArrayInfo(dtypes[number], (*batch, rows, columns), strides, APART * (number + 1), device, True, None))
+        found.append(
+            ArrayInfo(dtypes[number], (*batch, rows, columns), strides, APART * (number + 1), device, True, None)
+        )
     added = ArrayInfo(F32, (n,), (1,), APART * 4, device, True, None) if bias else None
     return folded(found[0], found[1], found[2], added, by_column)
 
