@@ -149,11 +149,11 @@ def best(
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
-    size, result: bytes of an element of A and B, and of C."""
-    k = halves(k, size)
-    variants = list(_whole(m, n, k, along_k))
+    size, result: bytes of an element of A and B, and of C, which is stored in 32 bytes of each row or more."""
+    k, least = halves(k, size), 32 // result
+    variants = list(_whole(max(m, least), max(n, least), k, along_k))
     if parted:
-        variants += _parted(batch, m, n, k, along_k, processors)
+        variants += _parted(batch, max(m, least), max(n, least), k, along_k, processors)
     if apart:
         alone = (v for v in variants if v.along_m == v.along_n == 1)
         variants = [v for v in alone if along_k[not v.exchanged] or v.tile[1] % 64 == 0]

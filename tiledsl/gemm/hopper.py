@@ -126,6 +126,10 @@ def hopper_fastest(
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
+    along_k = (A.unit, B.unit, A.align, B.align) == (2, 1, 16, 16)
+    assert A.dtype.bytes == 2 or along_k, (
+        "wgmma reads 8- and 32-bit operands along k only, in aligned rows: copy others"
+    )
     items = Schedule(
         part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, index(groups) if SPLIT else index(1)
     )

@@ -90,7 +90,7 @@ def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: in
     width = piece_width(columns, size, accumulators, stored_by_tma(X))
     if not stored_by_tma(X):
         return shared((buffers, rows, width), X.dtype)
-    if X.unit == X.rank - 2:
-        return shared((buffers, width, rows), X.dtype, layout=swizzle_128b)
-    layout = swizzle_128b if width * size == 128 else swizzle_64b if width * size == 64 else swizzle_32b
-    return shared((buffers, rows, width), X.dtype, layout=layout)
+    dims = (width, rows) if X.unit == X.rank - 2 else (rows, width)
+    panel = gcd(dims[1] * size, 128)
+    layout = swizzle_128b if panel == 128 else swizzle_64b if panel == 64 else swizzle_32b
+    return shared((buffers, dims[0], dims[1]), X.dtype, layout=layout)

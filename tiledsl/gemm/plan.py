@@ -150,16 +150,15 @@ def _for_wgmma(problem: Problem) -> Plan:
     behind = problem.add_c + (problem.bias or problem.epilogue) if problem.tma_c else FEW_REGISTERS
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
+    bytes = {"size": problem.format.bytes, "result": DTYPES[problem.out].bytes}
     if problem.format.along_k:
-        result = DTYPES[problem.out].bytes
-        chosen = best(*sizes, (True, True), behind, processors, parted, size=problem.format.bytes, result=result)
-        return by_variant(problem, chosen)
+        return by_variant(problem, best(*sizes, (True, True), behind, processors, parted, **bytes))
     if (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
         unaligned = not problem.tma_a, not problem.tma_b
-        apart = best(*sizes, along_k, FEW_REGISTERS, processors, parted, apart=True) if any(unaligned) else None
+        apart = best(*sizes, along_k, FEW_REGISTERS, processors, parted, True, **bytes) if any(unaligned) else None
         if apart and pays(apart, *sizes, unaligned, processors):
             return by_variant(problem, apart, apart_consts(apart, problem.k, unaligned))
-    return by_variant(problem, best(*sizes, along_k, behind, processors, parted))
+    return by_variant(problem, best(*sizes, along_k, behind, processors, parted, **bytes))
 
 
 def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:

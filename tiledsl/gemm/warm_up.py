@@ -41,8 +41,8 @@ def warmup(
 ) -> None:
     """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
 
-    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. dtype_b: of B, if it
-    differs. layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. precision, beta,
+    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. dtype_b: of B, if it differs.
+    layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. precision, beta,
     bias, epilogue, batch_invariant: as calls will pass them; any beta but 0 stands for all. stream: that of the calls,
     by default torch's current one, else CuPy's, else the default stream. Arrays are taken to be contiguous and aligned
     to 16 bytes.
