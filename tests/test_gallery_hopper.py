@@ -109,7 +109,7 @@ def test_no_choice_spills(behind: int) -> None:
     for rows, instances in ((64, 2), (128, 1), (128, 2)):
         of_kind = (v for v in small if v.tile[::2] == (rows, instances) and v.has_registers(behind))
         consts = max(of_kind, key=lambda v: v.tile[1]).consts()
-        used = kernel.compile(D="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
+        used = kernel.compile(D="bf16", F="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
 
 

@@ -114,10 +114,10 @@ def _call(
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
     alpha, beta = (check_scalar(GEMM, ScalarParam(n, F32), v) for n, v in (("alpha", alpha), ("beta", beta)))
-    given = epilogue is not plain
-    behind = epilogue if given else add_bias if bias is not None else None
-    of = described(A, B, C, bias, out_dtype, given, behind is not None, precision)
-    of = of._replace(batch_invariant=batch_invariant)
+    if bias is not None and epilogue is plain:
+        epilogue = add_bias
+    behind = None if epilogue is plain else epilogue
+    of = described(A, B, C, bias, out_dtype, behind, precision)._replace(batch_invariant=batch_invariant)
     check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:

@@ -68,8 +68,8 @@ WHOLE = 1 << 24
 
 
 def format_of(call: Any, a: DType, b: DType, precision: Any = None, epilogue: bool = False) -> Format:
-    """What is multiplied if A and B have these dtypes. call: what errors name. epilogue: there is an epilogue function.
-    Raises KernelArgumentError if no kernel multiplies them."""
+    """What is multiplied if A and B have these dtypes. call: what errors name. epilogue: a function may convert the
+    sums. Raises KernelArgumentError if no kernel multiplies them."""
     known = tuple(dict.fromkeys(name for name, _ in FORMATS if name != "tf32"))
     for name, dtype in (("A", a), ("B", b)):
         if dtype.name not in known:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import FORMATS, NAMES, Format, format_of
 from tiledsl.ir.types import DTYPES, F32, DType
 from tiledsl.layout.shared import row_major
@@ -58,12 +59,13 @@ class Operands(NamedTuple):
 
 
 def described(
-    A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, epilogue: bool, by_column: bool, precision: str | None = None
+    A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, epilogue: Any, precision: str | None = None
 ) -> Operands:
-    """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. epilogue: a function was
-    given. by_column: what is done to an element of C depends on its column."""
+    """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. epilogue: a function of
+    the elements of C and their columns, or None."""
     a, b = describe(GEMM, "A", A), describe(GEMM, "B", B)
-    format = format_of(GEMM, a.dtype, b.dtype, precision, epilogue)
+    converts = epilogue not in (None, add_bias)
+    format = format_of(GEMM, a.dtype, b.dtype, precision, converts)
     shape = _shape_of_result(a.shape, b.shape)
     wanted = None if out_dtype is None else dtype_named(out_dtype)
     made = wanted or format.results[0]
@@ -82,11 +84,11 @@ def described(
     arrays = {"A": a, "B": b, "C": c}
     if bias is not None:
         arrays["bias"] = _described_bias(bias, shape[-1])
-        if format.sums != F32 and not epilogue:
+        if format.sums != F32 and not converts:
             message = f"bias is f32, but the sums of {format} are {format.sums}"
             raise argument_error(GEMM, message, "add it by an epilogue function: x.to(f32) + bias.get(column)")
     _check_memory(arrays)
-    of = folded(a, b, c, arrays.get("bias"), by_column, result)
+    of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result)
     return of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b))
 
 
