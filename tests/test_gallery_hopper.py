@@ -183,8 +183,8 @@ def test_scaled_with_a_bias() -> None:
 
 
 def test_the_tuned_kernel_is_short() -> None:
-    """At most 146 lines that are neither blank nor comment nor documentation, epilogue functions apart, and its role
-    that orders lines included."""
+    """At most 170 lines that are neither blank nor comment nor documentation, epilogue functions apart; its role that
+    orders lines and its promoted sums included."""
     from ast import FunctionDef, get_docstring, parse
 
     count = 0
@@ -196,7 +196,7 @@ def test_the_tuned_kernel_is_short() -> None:
                 lines = source.splitlines()[first - 1 : node.end_lineno]
                 count += len([line for line in lines if line.strip() and not line.strip().startswith("#")])
                 count -= len((get_docstring(node, clean=False) or "").splitlines())
-    assert count <= 150
+    assert count <= 170
 
 
 # -- any product -----------------------------------------------------------------------------------

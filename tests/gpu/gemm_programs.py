@@ -371,6 +371,24 @@ def formats_have_the_bits_of_the_emulator() -> None:
                 assert torch.equal(found.cpu().view(bits), expected.view(bits)), (a, b, out, m, n, k)
 
 
+def promoted_sums() -> None:
+    """Sums of 128 products each are added in f32: exact where tensor cores alone are not, and the emulator's bits."""
+    import torch
+
+    for a, b in (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")):
+        for m, n, k in ((300, 272, 1024), (64, 128, 8192), (133, 217, 413), (1000, 520, 4096)):
+            A, B, _ = _of_format(a, b, m, n, k)
+            A, B = A.float().abs().to(A.dtype), B.float().abs().to(B.dtype)
+            for right in (B, B.T.contiguous().T):
+                found = gemm(A, right, precision="promoted", out_dtype="f32")
+                assert torch.equal(found.double(), A.double() @ B.double()), (a, b, m, n, k)
+        A, B = torch.randn(96, 640, device="cuda").to(A.dtype), torch.randn(640, 80, device="cuda").to(B.dtype)
+        found = gemm(A, B, precision="promoted", out_dtype="f32")
+        expected = torch.empty_like(found, device="cpu")
+        gemm(A.cpu(), B.cpu(), expected, precision="promoted", device="emulator")
+        assert torch.equal(found.cpu(), expected), (a, b)
+
+
 def batch_invariance() -> None:
     """A row has the same bits whatever m is, and whatever the other rows are."""
     import torch

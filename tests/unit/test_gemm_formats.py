@@ -227,6 +227,35 @@ def test_results_saturate(out: str) -> None:
     assert (C[0, 1::2] == largest).all() and (C[0, ::2] == -largest).all() and np.isnan(C[1]).all()
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(70, 90, 700), (150, 200, 256), (64, 48, 8192), (7, 300, 1000)])
+@pytest.mark.parametrize(("a", "b"), [("e4m3", "e4m3"), ("e4m3", "e5m2")])
+def test_promoted_sums(a: str, b: str, m: int, n: int, k: int) -> None:
+    """Exact where tensor cores alone are not. In one piece, the sums of 128 of k are added one after the other."""
+    A, B = np.abs(numbers(a, m, k)), np.abs(numbers(b, k, n, seed=1))
+    found = product(A, B, precision="promoted", out_dtype="f32")
+    assert equal(found, exact(A, B))
+    assert k < 8192 or not equal(product(A, B, out_dtype="f32", batch_invariant=True), exact(A, B))
+    random = np.random.default_rng(0)
+    A, B = (random.standard_normal(shape).astype(NUMPY[of]) for of, shape in ((a, (m, k)), (b, (k, n))))
+    total = np.zeros((m, n), np.float32)
+    for first in range(0, k, 128):
+        total += product(A[:, first : first + 128], B[first : first + 128], out_dtype="f32")
+    assert equal(product(A, B, precision="promoted", batch_invariant=True, out_dtype="f32"), total)
+    scaled = product(A, B, np.ones((m, n), np.float32), 2.0, -1.0, precision="promoted", batch_invariant=True)
+    assert equal(scaled, 2 * total.astype(np.float64) - 1)
+
+
+def test_what_is_chosen_for_promoted_sums() -> None:
+    """Steps of 128, both warpgroups for a tile, and accumulators that leave registers for the sums."""
+    for m, n, k in ((8192, 8192, 8192), (4096, 2112, 7168), (2048, 2048, 2048), (512, 512, 512), (128, 128, 65536)):
+        made = plan(Problem(1, m, n, k, "e4m3", unit_b=1, promoted=True))
+        consts = made.consts
+        assert consts["PROMOTED"] and consts["BK"] == 128 and consts["INSTANCES"] == 1
+        assert consts["BM"] * consts["BN"] <= 96 * 256
+    with pytest.raises(KernelArgumentError, match="precision is 'promoted' on sm_120a, and only the kernel for wgmma"):
+        plan(Problem(1, 64, 64, 64, "e4m3", promoted=True, arch="sm_120a"))
+
+
 def test_the_bits_of_a_row_depend_on_it_alone() -> None:
     random = np.random.default_rng(0)
     for format in ("tf32", "e4m3"):
@@ -245,6 +274,7 @@ CASES: dict[str, tuple[Variant, str, str, str, tuple[int, int, int]]] = {
     "parts of integers": (Variant((64, 64, 2), parts=2, groups=3), "i8", "i8", "i32", (100, 72, 2400)),
     "parts, 8-bit result": (Variant((64, 96, 2), parts=8), "e4m3", "e4m3", "e4m3", (100, 96, 2400)),
     "exchanged": (Variant((64, 32, 2), exchanged=True, parts=4), "e4m3", "e4m3", "e5m2", (40, 200, 2000)),
+    "promoted": (Variant((128, 64, 1), along_m=2), "e4m3", "e5m2", "f32", (256, 128, 640)),
     "many accumulators": (Variant((128, 256, 1)), "e4m3", "e4m3", "e4m3", (128, 256, 256)),
 }
 
@@ -256,6 +286,7 @@ def test_right_and_without_hazards(name: str) -> None:
     C = np.full((1, m, n), 7, NUMPY[out])
     expected, operands = exact(A, B), (A, B, C)
     consts = variant.consts(0, C.dtype.itemsize, size=1) | {"STAGES": 3, "EXCHANGED": variant.exchanged}
+    consts["PROMOTED"] = name == "promoted"
     if variant.exchanged:
         operands = tuple(X.swapaxes(1, 2) for X in (B, A, C))
     room: dict[str, Any] = {}
@@ -369,7 +400,13 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "a large factor": ("i8", "i8", {"beta": 1 << 25}, r"beta is 3.35544e\+07, .* expected an integer up to 2\^24"),
     "a bias of integers": ("i8", "i8", {"bias": np.zeros(8, np.float32)}, "bias is f32, but the sums of .* are i32"),
     "a precision of another dtype": ("e4m3", "e4m3", {"precision": "tf32"}, "'tf32', which is for A and B of f32"),
-    "no precision": ("f32", "f32", {"precision": "bf16x9"}, "precision is 'bf16x9'; expected None or one of 'tf32'"),
+    "promoted bf16": ("bf16", "bf16", {"precision": "promoted"}, "'promoted', which is for A and B of e4m3 or e5m2"),
+    "no precision": (
+        "f32",
+        "f32",
+        {"precision": "bf16x9"},
+        "precision is 'bf16x9'; expected None or one of 'tf32', 'promoted'",
+    ),
     "added to what was converted": (
         "i8",
         "i8",

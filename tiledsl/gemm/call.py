@@ -60,7 +60,8 @@ def gemm(
     of NumPy, torch, CuPy, DLPack or `__cuda_array_interface__`, of any strides (those of C positive). A and B of bf16,
     f16, f32, e4m3 and e5m2 (also mixed), i8 and u8 (also mixed); docs/gemm.md says which C they have. Without C, it is
     allocated by the library of A, of `out_dtype` or: bf16 for 8-bit floats, i32 for integers, else as A. precision:
-    "tf32" multiplies f32 by tensor cores, which ignore the low 13 bits of A and B.
+    "tf32" multiplies f32 by tensor cores, which ignore the low 13 bits of A and B; "promoted" adds up 8-bit floats in
+    f32 every 128 of k, where tensor cores keep 14 bits.
 
     alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
     given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C depend on this row of A
@@ -138,7 +139,7 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
-    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype
+    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted
     same = ("described", *facts, alpha != 0, beta != 0, *more)
     known = _KNOWN.get(same)
     if known is None:

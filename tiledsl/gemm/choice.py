@@ -44,6 +44,8 @@ PARTED: tuple[Tile, ...] = (
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
 always has enough, except at FEW_REGISTERS: beside a role more, or where warps store the result."""
+PROMOTED = 96
+"""Registers of accumulators that leave enough for as many sums in f32."""
 LONG = 4096
 """Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
 are written at the same time."""
@@ -144,12 +146,14 @@ def best(
     processors: int = 132,
     parted: bool = True,
     apart: bool = False,
+    promoted: bool = False,
     size: int = 2,
     result: int = 2,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
-    size, result: bytes of an element of A and B, and of C, which is stored in 32 bytes of each row or more."""
+    size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
+    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies."""
     k, least = halves(k, size), 32 // result
     variants = list(_whole(max(m, least), max(n, least), k, along_k))
     if parted:
@@ -157,6 +161,9 @@ def best(
     if apart:
         alone = (v for v in variants if v.along_m == v.along_n == 1)
         variants = [v for v in alone if along_k[not v.exchanged] or v.tile[1] % 64 == 0]
+    if promoted:
+        few = min(m, n) <= 64
+        variants = [v for v in variants if v.registers <= PROMOTED and (few or v.tile[2] == 1)]
     fitting = (v for v in variants if v.has_registers(behind) and v.tile[1] * result % 32 == 0)
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
 

@@ -17,12 +17,13 @@ __all__ = ["FORMATS", "NAMES", "PRECISIONS", "WHOLE", "Format", "check_factors",
 
 class Format(NamedTuple):
     """a, b: dtypes of A and B. sums: that of the accumulators. results: those that C may have, first the one that it
-    has if nothing is said."""
+    has if nothing is said. promoted: the sums of tensor cores are added up in f32 every 128 of k."""
 
     a: DType
     b: DType
     sums: DType
     results: tuple[DType, ...]
+    promoted: bool = False
 
     @property
     def bytes(self) -> int:
@@ -57,8 +58,8 @@ FORMATS: dict[tuple[str, str], Format] = {
     },
 }
 """By the dtypes of A and B: f32 in fp32, and what tensor cores multiply, tf32 for operands of f32 among them."""
-PRECISIONS: dict[str, DType] = {"tf32": TF32}
-"""What operands of f32 may be multiplied as, by the names that calls give."""
+PRECISIONS = {"tf32": (F32,), "promoted": (E4M3, E5M2)}
+"""By the names that calls give, the dtypes of A and B that it is for: products by tensor cores, sums with more bits."""
 CONVERTED = (I32, F32, BF16, F16)
 """What C may be if an epilogue function has converted integer sums."""
 NAMES = tuple(dict.fromkeys(dtype.name for f in FORMATS.values() for dtype in (f.a, *f.results) if dtype != TF32))
@@ -79,14 +80,18 @@ def format_of(call: Any, a: DType, b: DType, precision: Any = None, epilogue: bo
         if precision not in PRECISIONS:
             message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
             raise argument_error(call, message, "leave it out, for products of the dtypes of A and B")
-        if (a, b) != (F32, F32):
-            message = f"precision is {precision!r}, which is for A and B of f32; they are {a} and {b}"
+        possible = PRECISIONS[precision]
+        if not {a, b} <= {*possible}:
+            names = " or ".join(map(str, possible))
+            message = f"precision is {precision!r}, which is for A and B of {names}; they are {a} and {b}"
             raise argument_error(call, message, "leave it out")
-        a = b = PRECISIONS[precision]
+        if precision == "tf32":
+            a = b = TF32
     found = FORMATS.get((a.name, b.name))
     if found is None:
         message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
         raise argument_error(call, message, "convert one of them")
+    found = found._replace(promoted=precision == "promoted")
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
 
 

@@ -15,7 +15,8 @@ the bias and the epilogue then go by rows.
 
 The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3 and e5m2 (also mixed), i8 and u8 (also
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
-128 bytes of each row, or a multiple.
+128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
+these sums in f32; of 8-bit floats tensor cores keep 14 bits.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -30,7 +31,6 @@ from tiledsl import (
     Const,
     Fragment,
     Global,
-    Pending,
     Ring,
     Scalar,
     Schedule,
@@ -63,7 +63,7 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
+from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
 from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
 __all__ = ["choose", "hopper_fastest"]
@@ -123,6 +123,7 @@ def hopper_fastest(
     EXCHANGED: Const[bool] = False,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
+    PROMOTED: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -176,17 +177,20 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
-            acc: Pending[Any] = wgmma.accumulator((BM, BN), kind)
+            acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), kind)
             with r.turn("multiply"):
-                for _ in t.k:
-                    if apart:
-                        with left.use(in_flight=1) as s, right.use(in_flight=1) as to:
-                            acc = wgmma(matrix(s.a, A), matrix(to.b, B), acc)
-                    else:
-                        with ring.use(in_flight=1) as s:
-                            acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
+                if PROMOTED:
+                    acc = promoted(ring, t.k, A, B, (BM, BN))
+                else:
+                    for _ in t.k:
+                        if apart:
+                            with left.use(in_flight=1) as s, right.use(in_flight=1) as to:
+                                acc = wgmma(matrix(s.a, A), matrix(to.b, B), acc)
+                        else:
+                            with ring.use(in_flight=1) as s:
+                                acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
-                x, first, mine = acc.wait(), index(0), True
+                x, first, mine = acc if PROMOTED else acc.wait(), index(0), True
                 if SPLIT:
                     x, mine = reduce_parts(x, t, SPLIT, share, index(groups), sums, done, met, r.index, parity)
                     parity = parity ^ 1

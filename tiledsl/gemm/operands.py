@@ -37,7 +37,7 @@ GEMM = _Function("gemm")
 class Operands(NamedTuple):
     """a, b, c: with three axes. a and b are tf32 if f32 is multiplied so. bias: None, or with one axis. given: A, B, C
     and the bias as they were passed. result: C itself. batch_invariant: the bits of a row of C must not depend on the
-    number of rows."""
+    number of rows. promoted: as of `Format`."""
 
     a: ArrayInfo
     b: ArrayInfo
@@ -46,6 +46,7 @@ class Operands(NamedTuple):
     given: tuple[ArrayInfo, ...]
     result: Any
     batch_invariant: bool = False
+    promoted: bool = False
 
     @property
     def format(self) -> Format:
@@ -89,7 +90,7 @@ def described(
             raise argument_error(GEMM, message, "add it by an epilogue function: x.to(f32) + bias.get(column)")
     _check_memory(arrays)
     of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result)
-    return of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b))
+    return of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b), promoted=format.promoted)
 
 
 def dtype_named(value: Any) -> DType:

@@ -40,6 +40,7 @@ class Problem(NamedTuple):
     parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
     one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
+    promoted: as of `Format`.
     """
 
     batch: int
@@ -63,6 +64,7 @@ class Problem(NamedTuple):
     processors: int = 132
     batch_invariant: bool = False
     dtype_b: str = ""
+    promoted: bool = False
 
     @property
     def format(self) -> Format:
@@ -115,6 +117,9 @@ def _for_mma(problem: Problem) -> Plan:
     if eight_bits and "fp8" not in target.features:
         message = f"gemm(): {' and '.join(sorted(eight_bits))} on {target.name}, which has no instructions for them"
         raise KernelArgumentError(f"{message}\n  fix: use sm_89 or later, or bf16 or f16")
+    if problem.promoted and problem.k:
+        message = f"gemm(): precision is 'promoted' on {target.name}, and only the kernel for wgmma adds up so"
+        raise KernelArgumentError(f"{message}\n  fix: leave it out, or use sm_90a")
     consts = mma.choose(
         problem.m, problem.n, problem.k, problem.dtype, problem.arch,
         along_k=problem.unit_a == 2 and problem.unit_b == 1, processors=problem.processors,
@@ -152,7 +157,8 @@ def _for_wgmma(problem: Problem) -> Plan:
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
     bytes = {"size": problem.format.bytes, "result": DTYPES[problem.out].bytes}
     if problem.format.along_k:
-        return by_variant(problem, best(*sizes, (True, True), behind, processors, parted, **bytes))
+        promoted = problem.promoted
+        return by_variant(problem, best(*sizes, (True, True), behind, processors, parted, False, promoted, **bytes))
     if (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
         unaligned = not problem.tma_a, not problem.tma_b
         apart = best(*sizes, along_k, FEW_REGISTERS, processors, parted, True, **bytes) if any(unaligned) else None
@@ -170,7 +176,10 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     if format.along_k:
         padded = padded[0] or problem.unit_a != 2, padded[1] or problem.unit_b != 1
     early = bool(chosen.parts) or batch * m * n * k < EARLY
+    if problem.promoted:
+        k = 0  # all steps have 128 elements, also where deeper ones would be faster
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes)
+    consts |= {"PROMOTED": True} if problem.promoted else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     if not chosen.parts:
         return plan

@@ -107,7 +107,7 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     apart = [not tma and _loads_apart(info, unit) for info, unit, tma in zip(arrays, units, by_tma, strict=True)][:2]
     facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, *apart, beta != 0, of.bias is not None, epilogue)
     right = of.b.dtype.name if of.b.dtype != of.a.dtype else ""
-    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant, right))
+    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant, right, of.promoted))
 
 
 def _loads_apart(info: ArrayInfo, unit: int) -> bool:

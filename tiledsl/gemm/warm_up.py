@@ -66,7 +66,7 @@ def warmup(
     device = 0 if arch is not None else driver().current_device()
     products = [
         _operands(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device)._replace(
-            batch_invariant=batch_invariant
+            batch_invariant=batch_invariant, promoted=format.promoted
         )
         for shape in shapes
         for layout in layouts
