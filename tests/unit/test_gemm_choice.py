@@ -9,10 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiledsl.arch import TARGETS
-from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best, choose
+from tiledsl.gemm.choice import (
+    BK,
+    CLUSTERS,
+    FEW_REGISTERS,
+    PARTED,
+    TOGETHER,
+    WHOLE,
+    Variant,
+    best,
+    choose,
+    estimate,
+    ranked,
+    table_of,
+)
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.plan import Problem, plan
 from tiledsl.gemm.split_k import slice_width
+from tiledsl.lang import cdiv
 
 EXTENTS = st.one_of(st.integers(0, 300), st.integers(1, 20000), st.sampled_from((64, 4096, 8192)))
 
@@ -88,3 +102,59 @@ def test_deeper_steps_of_small_tiles_with_many_of_them() -> None:
     small, parts, large = Variant((64, 64, 2)), Variant((64, 64, 2), parts=4), Variant((128, 128, 2))
     assert [v.consts(1024)["BK"] for v in (small, parts, large)] == [128, 64, 64]
     assert [v.consts(4096)["BK"] for v in (small, parts, large)] == [128, 128, 64]
+
+
+# -- the search ------------------------------------------------------------------------------------------
+
+
+def sensible(v: Variant, m: int, n: int) -> bool:
+    """Whether a variant is worth a look, one by one: what `choice._search` finds in tables."""
+    rows, columns, _ = v.tile
+    if v.exchanged:
+        m, n = n, m
+    shared = (v.along_m == 1 or (columns % (8 * v.along_m) == 0 and m > rows)) and (v.along_n == 1 or n > columns)
+    much = columns > (64 if v.by_rows else 16) and columns >= 2 * n
+    return shared and not much and not (v.by_rows and columns % 32) and (rows == 64 or m > 64)
+
+
+def candidates(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> list[Variant]:
+    """All that `best` looks at, in its order."""
+    by_rows = (not along_k[1], not along_k[0])
+    whole = [
+        [Variant(tile, x, 0, i, 1, j, by_rows[x], 4) for x in (False, True) for i, j in clusters for tile in tiles]
+        for tiles, clusters in ((WHOLE, CLUSTERS), (PARTED, CLUSTERS[:3]))
+    ]
+    found = [v for v in whole[0] if sensible(v, m, n)]
+    for v in whole[1] if cdiv(k, BK) >= 8 and batch == 1 else ():
+        tiles = v.tiles(m, n)
+        if not sensible(v, m, n) or tiles > 3 * processors or (v.along_m > 1 and v.tile[1] < 64):
+            continue
+        for parts in range(1, 8 // v.along_m + 1):
+            usable = TOGETHER[parts * v.along_m] * processors // TOGETHER[1]
+            for groups in range(1, min(cdiv(k, BK) // (2 * parts), 32) + 1):
+                waves = tiles * parts * groups / usable
+                full = waves > 0.85 * math.ceil(waves) or (waves < 1 and tiles * parts * (groups + 1) > usable)
+                if (full or groups == 1) and waves <= 8 and parts * groups > 1:
+                    found.append(v._replace(parts=parts, groups=groups))
+    return found
+
+
+@given(st.integers(1, 2), EXTENTS, EXTENTS, EXTENTS, st.booleans(), st.booleans(), st.sampled_from((132, 78)))
+def test_the_choice_is_the_fastest_of_all_one_by_one(
+    batch: int, m: int, n: int, k: int, a: bool, b: bool, processors: int
+) -> None:
+    product = batch, m, n, k, (a, b)
+    behind = m % 4
+    fitting = [v for v in candidates(*product, processors) if v.has_registers(behind)]
+    times = [float(t) for t in estimate(table_of(fitting), *product, processors).total]
+    chosen = best(*product, behind, processors)
+    assert chosen._replace(band=4) == fitting[times.index(min(times))]._replace(band=4)
+
+
+def test_terms_add_up_and_are_ranked() -> None:
+    found = ranked(5, 1, 4096, 4096, 8192, (True, True))
+    assert [times.total for _, times in found] == sorted(times.total for _, times in found)
+    assert found[0][0] == best(1, 4096, 4096, 8192, (True, True))
+    times = found[0][1]
+    assert times.steps == max(times.products, times.staging, times.loads) and times.total > times.steps > 0
+    assert times.reduction == 0 < ranked(1, 1, 64, 512, 126592, (True, True))[0][1].reduction

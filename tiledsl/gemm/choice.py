@@ -1,25 +1,41 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
-`_time` estimates what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to the times of 5300 variants on 450 random shapes, operands not
-in L2. What is chosen of those is 2.9% slower than the fastest in the mean; of the measurements that a fit did not see,
-3.7%, and 8 to 10% of those of the present kernel with clusters along both axes, of which there are few.
+`estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
+ns. MACS was measured; the other constants were fitted to 8400 times on 598 random shapes, operands not in L2. Of the
+variants measured with the present kernel, what is chosen is 4% slower than the fastest in the mean, and 5% on shapes
+that a fit did not see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import cache
-from math import ceil, log2
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.split_k import slice_width
+from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
 from tiledsl.ir.types import DTYPES
 from tiledsl.lang import cdiv
 
-__all__ = ["FEW_REGISTERS", "SHARED", "Variant", "best", "choose"]
+__all__ = [
+    "FEW_REGISTERS",
+    "SHARED",
+    "Estimate",
+    "Table",
+    "Variant",
+    "best",
+    "choose",
+    "estimate",
+    "ranked",
+    "table_of",
+]
+
+Numbers = Any
+"""A number, or a NumPy array of one for each variant."""
+where: Callable[..., Numbers] = np.where
 
 SHARED = 225 << 10
 """Bytes of shared memory for the ring and the staging of results."""
@@ -57,31 +73,31 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
 as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 134, 210, 334
+SM_INTAKE, TPC_INTAKE, MISSING = 132, 207, 366
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 13359, 8419
+READ, WRITE = 12800, 7400
 """From memory; to memory."""
 UNALIGNED_LOAD = 2.06
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.863
+UNALIGNED_STORE = 0.869
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.5
+WITHIN_LINE = 1.1
 """How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 1.24
-"""How much more writing costs by columns."""
-PIECE = 1.5
+ACROSS = 0.701
+"""How much more or less writing costs by columns."""
+PIECE = 1.34
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 3.13, 219
+FIRST, TILE = 2.76, 214
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 621, {1: 1, 2: 1.21, 4: 1.02, 8: 1.28}
+CLUSTERED, IN_STEP = 951, {1: 1, 2: 1.15, 4: 1.03, 8: 1.14}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1686
-PARTS, DOUBLED, REDUCED = 889, 78.7, 914
+LAUNCH = 1700
+PARTS, DOUBLED, REDUCED = 196, 844, 1370
 """What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
-GROUPS, GATHERED = 582, 86.1
-"""If several clusters share a tile: in any case, and the rate at which the last one reads the sums."""
+GROUPS, GATHERED = 2050, 231
+"""If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
 class Variant(NamedTuple):
@@ -105,12 +121,13 @@ class Variant(NamedTuple):
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
-        width = slice_width(self.parts, columns, result) if self.parts else columns
+        width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
-        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), "SPLIT": self.parts}
+        split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
+        return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
 
     @property
     def loaded(self) -> int:
@@ -135,6 +152,155 @@ class Variant(NamedTuple):
         return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns * self.along_n) * self.along_n
 
 
+class Table(NamedTuple):
+    """Variants by column, each an array: what `Variant` says of them, and what follows from it.
+
+    rows, columns, instances: of the tile. loaded: `Variant.loaded`. piece: columns that are stored at once.
+    of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the variant makes sense for
+    extents above these.
+    """
+
+    rows: Numbers
+    columns: Numbers
+    instances: Numbers
+    exchanged: Numbers
+    parts: Numbers
+    along_m: Numbers
+    groups: Numbers
+    along_n: Numbers
+    loaded: Numbers
+    piece: Numbers
+    of_m: Numbers
+    of_n: Numbers
+    above_m: Numbers
+    above_n: Numbers
+
+    def tiles(self, m: Numbers, n: Numbers) -> Numbers:
+        """As `Variant.tiles`."""
+        return np.ceil(m / self.of_m) * np.ceil(n / self.of_n) * (self.along_m * self.along_n)
+
+
+PARTS_AT, GROUPS_AT, ABOVE_M, ABOVE_N = map(Table._fields.index, ("parts", "groups", "above_m", "above_n"))
+
+
+def table_of(variants: Sequence[Variant]) -> Table:
+    return Table(*np.array([_row(v) for v in variants], float).reshape(-1, len(Table._fields)).T)
+
+
+def _row(v: Variant) -> tuple[float, ...]:
+    rows, columns, instances = v.tile
+    # Several tiles share a load only if there are several. A tile much wider than the product makes no sense, nor one
+    # of 128 rows for up to 64, the fewest that wgmma has.
+    above_rows = max(rows if v.along_m > 1 else -1, 64 if rows > 64 else -1)
+    above_columns = max(columns if v.along_n > 1 else -1, columns / 2 if columns > (64 if v.by_rows else 16) else -1)
+    of, above = (rows * v.along_m, columns * v.along_n), (above_rows, above_columns)
+    if v.exchanged:
+        of, above = of[::-1], above[::-1]
+    shape = rows, columns, instances, v.exchanged, v.parts, v.along_m, v.groups, v.along_n
+    return *shape, v.loaded, piece_width(columns, 2, v.registers), *of, *above
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+class Estimate(NamedTuple):
+    """What a launch between others takes, in ns. The first six terms add up to `total`.
+
+    launch: with the start of each tile. steps: of the main loops, which take as long as the slowest of what they do:
+    `products` on the tensor cores, `staging` in shared memory, `loads` from L2 and memory. stores: of results from an
+    SM, as far as it multiplies nothing meanwhile. reads, writes: of memory. reduction: of parts of k.
+    """
+
+    launch: Numbers
+    steps: Numbers
+    stores: Numbers
+    reads: Numbers
+    writes: Numbers
+    reduction: Numbers
+
+    products: Numbers
+    staging: Numbers
+    loads: Numbers
+
+    @property
+    def total(self) -> Numbers:
+        return self.launch + self.steps + self.stores + self.reads + self.writes + self.reduction
+
+
+def estimate(
+    t: Table, batch: Numbers, m: Numbers, n: Numbers, k: Numbers, along_k: tuple[Numbers, Numbers], processors: int
+) -> Estimate:
+    """Of each variant, for one product, or for one of its own."""
+    area, cluster, parts = t.rows * t.columns, t.along_m * t.along_n, np.maximum(t.parts, 1)
+    shared_out, split = parts * t.groups, t.parts > 0
+    items = np.maximum(1, t.tiles(m, n) * batch * shared_out)
+    waves = np.ceil(items / _together(processors)[(cluster * parts).astype(int)])
+    steps = np.ceil(np.ceil(k / BK) / shared_out)
+
+    products = steps * area * BK / MACS
+    staging = steps * (t.rows + t.loaded) * 2 * BK / SM_INTAKE
+    of_a, of_b = _line_bytes(m, k, along_k[0]), _line_bytes(n, k, along_k[1])
+    of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
+    of_b = of_b * where(t.loaded > t.columns, WITHIN_LINE, 1)
+    read = 2 * batch * (m + n) * k
+    loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / shared_out / TPC_INTAKE + read / items / MISSING
+    loads = where(2 * items > processors, 2, 1) * loads
+    main = np.maximum(np.maximum(products, staging), loads)
+
+    store = where(split, 0, PIECE * area / t.piece)
+    # Of two instances, one stores while the other multiplies.
+    stores = where(t.instances == 2, (waves - 1) * np.maximum(store - main, 0) + store, waves * store)
+    in_step = _by_size(IN_STEP)[cluster.astype(int)]
+    each = waves * in_step
+
+    writes = 2 * batch * m * n / WRITE
+    writes = writes * where(n % 16, 1 + UNALIGNED_STORE * where(t.exchanged, 1, 128 / t.columns), 1)
+    writes = writes * where(t.exchanged > split, ACROSS, 1)
+
+    within = PARTS + DOUBLED * np.log2(parts) + items * area * 4 / REDUCED
+    pieces = _pieces()[(t.columns // PIECE_WIDTH).astype(int), parts.astype(int)]
+    across = GROUPS + t.groups * np.ceil(pieces / t.groups) * t.rows * PIECE_WIDTH * 4 / GATHERED
+    return Estimate(
+        launch=LAUNCH + FIRST * (t.rows + t.loaded) + TILE * (waves - 1) + where(cluster > 1, CLUSTERED, 0),
+        steps=each * main,
+        stores=in_step * stores,
+        reads=read / READ,
+        writes=writes,
+        reduction=where(split, within, 0) + where(t.groups > 1, across, 0),
+        products=each * products,
+        staging=each * staging,
+        loads=each * loads,
+    )
+
+
+def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers) -> Numbers:
+    """What TMA loads of a row of A or a column of B, in pieces of 128 bytes along k, or along their `extent`."""
+    along = 128 * np.ceil(k / BK) * where(k % 16, UNALIGNED_LOAD, 1)
+    across = 2 * k * where((extent % 16 > 0) | (extent < 64), UNALIGNED_LOAD, 1)
+    return where(along_k, along, across)
+
+
+@cache
+def _together(processors: int) -> Numbers:
+    """CTAs that run at once, by the size of their cluster."""
+    return _by_size({size: count * processors // TOGETHER[1] for size, count in TOGETHER.items()})
+
+
+@cache
+def _pieces() -> Numbers:
+    """Of a CTA's slice, by the width of its tile in pieces and by the number of parts."""
+    widths = range(1, max(columns for _, columns, _ in PARTED) // PIECE_WIDTH + 1)
+    return np.array([[0] + [slice_width(p, w * PIECE_WIDTH) // PIECE_WIDTH for p in range(1, 9)] for w in (1, *widths)])
+
+
+def _by_size(values: dict[int, Any]) -> Numbers:
+    """As an array, from 0 to 8; 1 for sizes of clusters that do not exist."""
+    return np.array([values.get(size, 1) for size in range(9)], float)
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+
+
 @cache
 def best(
     batch: int,
@@ -154,23 +320,23 @@ def best(
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
     size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
     accumulators, and both warpgroups share a tile, so that one adds while the other multiplies."""
-    k, least = halves(k, size), 32 // result
-    variants = list(_whole(max(m, least), max(n, least), k, along_k))
-    if parted:
-        variants += _parted(batch, max(m, least), max(n, least), k, along_k, processors)
-    if apart:
-        alone = (v for v in variants if v.along_m == v.along_n == 1)
-        variants = [v for v in alone if along_k[not v.exchanged] or v.tile[1] % 64 == 0]
-    if promoted:
-        few = min(m, n) <= 64
-        variants = [v for v in variants if v.registers <= PROMOTED and (few or v.tile[2] == 1)]
-    fitting = (v for v in variants if v.has_registers(behind) and v.tile[1] * result % 32 == 0)
-    return min(fitting, key=lambda v: _time(v, batch, m, n, k, along_k, processors))
+    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result)
+    return found(int(np.argmin(times.total)))
 
 
 def halves(k: int, size: int) -> int:
     """Elements of `size` bytes, as a number of 16-bit ones."""
     return cdiv(k * size, 2)
+
+
+def ranked(
+    count: int, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], *rest: Any
+) -> list[tuple[Variant, Estimate]]:
+    """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best`."""
+    found, times = _search(batch, m, n, k, along_k, *rest)
+    order = np.argsort(times.total, kind="stable")[:count]
+    terms = [np.broadcast_to(term, times.total.shape) for term in times]
+    return [(found(int(number)), Estimate(*(float(term[number]) for term in terms))) for number in order]
 
 
 @cache
@@ -191,111 +357,100 @@ def choose(
     only.
     """
     size, result = DTYPES[format].bytes, FORMATS[format, format].results[0].bytes
-    wide, along_k = halves(k, size), along_k or size != 2
-    fitting = (v for v in _whole(m, n, wide, (True, along_k)) if not v.exchanged and v.has_registers(behind))
-    chosen = min(fitting, key=lambda v: _time(v, batch, m, n, wide, (True, along_k), processors))
-    return chosen.consts(k, result, size=size)
+    orders = True, along_k or size != 2
+    found, times = _search(
+        batch, m, n, k, orders, behind, processors, parted=False, size=size, result=result, exchange=False
+    )
+    return found(int(np.argmin(times.total))).consts(k, result, size=size)
 
 
-def _fits(tile: Tile, cluster: tuple[int, int], m: int, n: int, fine: bool) -> bool:
-    """Whether a tile makes sense. fine: of any width; else of multiples of 32, as B is in row order: tiles of others
-    begin at most places of a line of 128 bytes, and are slower to load than what they save."""
-    rows, columns, _ = tile
-    along_m, along_n = cluster
-    shared = (along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)) and (along_n == 1 or n > columns)
-    much = columns > (16 if fine else 64) and columns >= 2 * n
-    return shared and not much and (fine or columns % 32 == 0) and (rows == 64 or m > 64)
-
-
-def _whole(
+def _search(
+    batch: int,
     m: int,
     n: int,
     k: int,
     along_k: tuple[bool, bool],
-    tiles: tuple[Tile, ...] = WHOLE,
-    clusters: tuple[tuple[int, int], ...] = CLUSTERS,
-) -> Iterator[Variant]:
-    for exchanged, height, width, fine in ((False, m, n, along_k[1]), (True, n, m, along_k[0])):
-        band = 8 if k >= LONG else 64 if exchanged else 4
-        for cluster in clusters:
-            for tile in tiles:
-                if _fits(tile, cluster, height, width, fine):
-                    yield Variant(tile, exchanged, 0, cluster[0], 1, cluster[1], not fine, band)
+    behind: int = 0,
+    processors: int = 132,
+    parted: bool = True,
+    apart: bool = False,
+    promoted: bool = False,
+    size: int = 2,
+    result: int = 2,
+    exchange: bool = True,
+) -> tuple[Callable[[int], Variant], Estimate]:
+    """The variants that make sense, by number, and their times."""
+    k, least = halves(k, size), max(16, 32 // result)
+    whole, of_whole = _candidates(False, along_k, behind, apart, exchange, promoted, least)
+    split, of_split = _candidates(True, along_k, behind, apart, exchange, promoted, least)
+    # No result is narrower than half of a tile of the least width.
+    whole_at, split_at, parts, groups = _sensible(of_whole, max(m, least), max(n, least)), NONE, NONE, NONE
+    if parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH:
+        split_at, parts, groups = _splits(of_split, m, n, cdiv(k, BK), processors)
+    more = of_split[:, split_at]
+    more[PARTS_AT], more[GROUPS_AT] = parts, groups
+    table = Table(*np.concatenate((of_whole[:, whole_at], more), axis=1))
+
+    def found(number: int) -> Variant:
+        if number < len(whole_at):
+            variant = whole[int(whole_at[number])]
+            return variant._replace(band=8 if k >= LONG else 64 if variant.exchanged else 4)
+        number -= len(whole_at)
+        return split[int(split_at[number])]._replace(parts=int(parts[number]), groups=int(groups[number]))
+
+    return found, estimate(table, batch, m, n, k, along_k, processors)
 
 
-def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
-    steps = cdiv(k, 64)
-    if steps < 8 or batch > 1:
-        return
-    for whole in _whole(m, n, k, along_k, PARTED, CLUSTERS[:3]):
-        along_m, tiles = whole.along_m, whole.tiles(m, n)
-        if tiles > 3 * processors or (along_m > 1 and whole.tile[1] < 64):
-            continue
-        for parts in range(1, 9):
-            if parts * along_m <= 8:
-                groups = _groups(tiles * parts, steps // (2 * parts), processors, parts * along_m)
-                yield from (whole._replace(parts=parts, groups=g, band=8) for g in groups if parts * g > 1)
+NONE = np.empty(0, int)
 
 
-def _groups(ctas: int, most: int, processors: int, cluster: int) -> Iterator[int]:
-    """Numbers of clusters a tile that leave few SMs idle at the end."""
-    usable = _together(cluster, processors)
-    for groups in range(1, min(most, 16) + 1):
-        waves = ctas * groups / usable
-        full = waves > 0.85 * ceil(waves) or (waves < 1 and ctas * (groups + 1) > usable)
-        if (full or groups == 1) and waves <= 8:
-            yield groups
+@cache
+def _candidates(
+    parted: bool, along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int
+) -> tuple[list[Variant], Numbers]:
+    """All variants that operands of this kind allow, in one part yet if they are to be parted, and their table as one
+    array.
+
+    Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
+    are slower to load than what they save. least: divides the columns of a tile. promoted: as of `best`.
+    """
+    variants = [
+        Variant(tile, exchanged, 0, along_m, 1, along_n, by_rows)
+        for exchanged, by_rows in ((False, not along_k[1]), (True, not along_k[0]))[: 1 + exchange]
+        for along_m, along_n in CLUSTERS[: 1 if apart else 3 if parted else None]
+        for tile in (PARTED if parted else WHOLE)
+        if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if apart else 32))
+    ]
+    variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
+    if promoted:
+        variants = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
+    return variants, np.stack(table_of(variants))
 
 
-def _together(cluster: int, processors: int) -> int:
-    return TOGETHER[cluster] * processors // TOGETHER[1]
+def _sensible(table: Numbers, m: int, n: int) -> Numbers:
+    """Which columns of the array are of variants that make sense for this product."""
+    return np.flatnonzero((table[ABOVE_M] < m) & (table[ABOVE_N] < n))
 
 
-def _time(v: Variant, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> float:
-    """In ns, of a launch between others."""
-    rows, columns, instances = v.tile
-    area, shared_out, cluster = rows * columns, max(v.parts, 1) * v.groups, v.along_m * v.along_n
-    items = max(1, v.tiles(m, n) * batch * shared_out)
-    waves = ceil(items / _together(cluster * max(v.parts, 1), processors))
-    steps = ceil(cdiv(k, BK) / shared_out)
-
-    multiplied = steps * area * BK / MACS
-    staged = steps * (rows + v.loaded) * 2 * BK / SM_INTAKE
-    of_a, of_b = _row_bytes(m, k, along_k[0]), _row_bytes(n, k, along_k[1])
-    if v.exchanged:
-        of_a, of_b = of_b, of_a
-    of_b *= WITHIN_LINE if v.loaded > columns else 1
-    busy = 2 if 2 * items > processors else 1
-    read = 2 * batch * (m + n) * k
-    loaded = (rows * of_a / v.along_n + v.loaded * of_b / v.along_m) / shared_out / TPC_INTAKE + read / items / MISSING
-    main = max(multiplied, staged, busy * loaded)
-
-    store = 0 if v.parts else PIECE * area / piece_width(columns, 2, v.registers)
-    if instances == 2:  # one stores while the other multiplies
-        body = main + (waves - 1) * max(main, store) + store
-    else:
-        body = waves * (main + store)
-    body *= IN_STEP[cluster]
-
-    written = 2 * batch * m * n / WRITE
-    if n % 16:
-        written *= 1 + UNALIGNED_STORE * (1 if v.exchanged else 128 / columns)
-    if v.exchanged and not v.parts:
-        written *= ACROSS
-    memory = read / READ + written
-
-    time = LAUNCH + FIRST * (rows + v.loaded) + TILE * (waves - 1) + body + memory
-    if cluster > 1:
-        time += CLUSTERED
-    if v.parts:
-        time += PARTS + DOUBLED * log2(v.parts) + items * area * 4 / REDUCED
-    if v.groups > 1:
-        time += GROUPS + v.groups * area * 4 / max(v.parts, 1) / GATHERED
-    return time
+def _splits(table: Numbers, m: int, n: int, steps: int, processors: int) -> tuple[Numbers, Numbers, Numbers]:
+    """How to split k: columns of the array, parts, and numbers of groups. So many groups that few SMs are idle at the
+    end, or one; each part has two steps or more."""
+    at = _sensible(table, m, n)
+    t = Table(*table[:, at])
+    tiles = t.tiles(m, n)
+    at_most = np.flatnonzero((tiles <= 3 * processors) & ((t.along_m == 1) | (t.columns >= 64)))
+    parts, groups = _ways(min(steps // 2, 256))
+    tiles, sizes = tiles[at_most, None], t.along_m[at_most, None].astype(int) * parts
+    usable = _together(processors)[np.minimum(sizes, 8)]
+    waves = tiles * (parts * groups) / usable
+    full = (waves > 0.85 * np.ceil(waves)) | ((waves < 1) & (tiles * (parts * (groups + 1)) > usable))
+    rows, ways = np.nonzero((full | (groups == 1)) & (waves <= 8) & (sizes <= 8))
+    return at[at_most[rows]], parts[ways], groups[ways]
 
 
-def _row_bytes(extent: int, k: int, along_k: bool) -> float:
-    """What TMA loads of a row or column of an operand, in pieces of 128 bytes along k, or along their `extent`."""
-    if along_k:
-        return 128 * cdiv(k, 64) * (UNALIGNED_LOAD if k % 16 else 1)
-    return 2 * k * (UNALIGNED_LOAD if extent % 16 or extent < 64 else 1)
+@cache
+def _ways(most: int) -> tuple[Numbers, Numbers]:
+    """Parts of a cluster, up to 8, and groups of clusters, up to 32, that are 2 to `most` together."""
+    ways = [(parts, groups) for parts in range(1, 9) for groups in range(1, 33) if 1 < parts * groups <= most]
+    parts, groups = np.array(ways, int).reshape(-1, 2).T
+    return parts, groups

@@ -6,9 +6,9 @@ of GROUP rows of tiles, so that operands stay in the L2 cache. The result is sto
 scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
 warps store it.
 
-With SPLIT, so many CTAs of a cluster share a tile's k, and `groups` clusters more: `split_k.py`. `sums` and `done` are
-the workspace: P is SPLIT * groups for each tile, H x J the elements of a tile, R is SPLIT for each tile. `done` is zero
-before and after.
+With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, `groups` clusters do: `split_k.py`. `sums`
+and `done` are the workspace: P is SPLIT * groups for each tile, H x J the elements of a tile, R is SPLIT for each tile.
+`done` is zero before and after.
 
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
@@ -34,6 +34,7 @@ from tiledsl import (
     Ring,
     Scalar,
     Schedule,
+    SharedTile,
     View,
     barrier,
     const,
@@ -64,7 +65,17 @@ from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
-from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
+from tiledsl.gemm.split_k import (
+    PIECE_WIDTH,
+    bring_slice,
+    leave_slice,
+    meeting,
+    part_count,
+    part_item,
+    reduce_parts,
+    slice_width,
+    take_piece,
+)
 
 __all__ = ["choose", "hopper_fastest"]
 
@@ -79,7 +90,7 @@ AT_ONCE = 16
 @tile_function
 def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int):
     """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. most: elements of a vector of
-    a row, or half as many and so on where the threads would not share a piece in whole rounds."""
+    a row; or half as many and so on, where threads would not share a piece in whole rounds."""
     rows, columns = via.shape
     wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * 32 * warps) == 0)
     thread, vectors = warp_id() % warps * 32 + lane_id(), rows * columns // wide
@@ -97,6 +108,39 @@ def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int
         found = [via.load(m, n, vec=wide * to.dtype.bytes) if wide > 1 else via[m, n] for m, n in places]
         for i in unroll(each):
             to.put(places[i][0], places[i][1], found[i])
+
+
+@tile_function
+def store_columns(
+    x: Fragment[Any],
+    first: index,
+    C: Global[E, L, M, N],
+    t: Any,
+    room: SharedTile[E],
+    instance: index,
+    instances: int,
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Global[f32, Q] | None,
+    exchanged: bool,
+    add_c: bool,
+    epilogue: Epilogue,
+):
+    """Stores columns of the tile of item t, from its column `first` on, piece by piece through `room`."""
+    by_tma, buffers, kind = stored_by_tma(C), room.shape[0] // instances, x.dtype
+    piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
+    for i in unroll(x.shape[1] // piece):
+        n = tile((t.n.start + first) // piece + i, piece)
+        to, y = C[t.batch, t.m, n], kind(alpha) * x.columns(i * piece, piece)
+        if add_c:
+            y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
+        at, across = coordinates(y)
+        y = epilogue(y, bias, t.m.start + at if exchanged else n.start + across).to(C.dtype)
+        via: Any = room[instance * buffers + i % buffers, :, :]
+        if by_tma:
+            store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
+        else:
+            store_lines(y, to, via, 8 // instances, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
 
 
 @tile_kernel(arch="sm_90a")
@@ -120,6 +164,7 @@ def hopper_fastest(
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
     SPLIT: const = 0,
+    GATHER: Const[bool] = False,
     EXCHANGED: Const[bool] = False,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
@@ -129,16 +174,14 @@ def hopper_fastest(
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
     along_k = (A.unit, B.unit, A.align, B.align) == (2, 1, 16, 16)
     assert A.dtype.bytes == 2 or along_k, (
-        "wgmma reads 8- and 32-bit operands along k only, in aligned rows: copy others"
+        "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
     )
-    items = Schedule(
-        part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, index(groups) if SPLIT else index(1)
-    )
+    many = index(groups) if GATHER else index(1)
+    items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, many)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
-    buffers, by_tma = 1 if SPLIT else 2, stored_by_tma(C)
-    kind, share = SUMS.get(A.dtype, f32), slice_width(SPLIT, BN, C.dtype.bytes) if SPLIT else BN
-    room = chunks(C, buffers * INSTANCES, BM, share, BM * BN * INSTANCES // 256)
+    stored: int = PIECE_WIDTH if GATHER else slice_width(SPLIT, BN) if SPLIT else BN
+    room = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
@@ -177,7 +220,7 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
-            acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), kind)
+            acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PROMOTED:
                     acc = promoted(ring, t.k, A, B, (BM, BN))
@@ -192,21 +235,23 @@ def hopper_fastest(
             with r.turn("store"):
                 x, first, mine = acc if PROMOTED else acc.wait(), index(0), True
                 if SPLIT:
-                    x, mine = reduce_parts(x, t, SPLIT, share, index(groups), sums, done, met, r.index, parity)
+                    x, mine = reduce_parts(x, t, SPLIT, sums, met, r.index, parity)
                     parity = parity ^ 1
                     first = t.part * x.shape[1]
-                piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
-                if mine:
-                    for i in unroll(x.shape[1] // piece):
-                        n = tile((t.n.start + first) // piece + i, piece)
-                        to, y = C[t.batch, t.m, n], kind(alpha) * x.columns(i * piece, piece)
-                        if ADD_C:
-                            y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
-                        at, across = coordinates(y)
-                        y = EPILOGUE(y, bias, t.m.start + at if EXCHANGED else n.start + across).to(C.dtype)
-                        via: Any = room[r.index * buffers + i % buffers, :, :]
-                        if by_tma:
-                            store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
-                        else:
-                            wide = max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1
-                            store_lines(y, to, via, 8 // INSTANCES, wide)
+                if GATHER:
+                    if mine:
+                        more = bring_slice(x, t, SPLIT, many, sums, done, met[1], r.index)
+                        while more:
+                            some, number = take_piece(x, t, SPLIT, many, sums, done, met[1], r.index)
+                            more = number < x.shape[1] // PIECE_WIDTH
+                            if more:
+                                at = first + number * PIECE_WIDTH
+                                store_columns(
+                                    some, at, C, t, room, r.index, INSTANCES, alpha, beta, bias,
+                                    EXCHANGED, ADD_C, EPILOGUE,
+                                )  # fmt: skip
+                        leave_slice(t, SPLIT, many, done, warp_id() % (8 // INSTANCES) * 32 + lane_id())
+                elif mine:
+                    store_columns(
+                        x, first, C, t, room, r.index, INSTANCES, alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE
+                    )

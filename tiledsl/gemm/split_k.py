@@ -3,8 +3,9 @@
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
 up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in a
-workspace. Of several clusters, the last one to have a slice adds it up over the clusters, in their order. So the bits
-of a result depend on the shapes and the consts alone, and nobody waits for a CTA that may not have started.
+workspace. Several clusters store their slices, and when all have come, those that are still there take pieces of the
+slice in turn, and add each up over the clusters, in their order. So the bits of a result depend on the shapes and the
+consts alone. Nobody waits long for a CTA that may not have started: the last one to come takes what is left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from tiledsl import (
     i32,
     index,
     lane_id,
-    minimum,
     ptx,
     shared,
     tile,
@@ -41,21 +41,37 @@ from tiledsl import (
 from tiledsl.dims import H, J, P, R
 from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
-__all__ = ["QUAD", "meeting", "part_count", "part_item", "reduce_parts", "slice_width"]
+__all__ = [
+    "PIECE_WIDTH",
+    "QUAD",
+    "bring_slice",
+    "leave_slice",
+    "meeting",
+    "part_count",
+    "part_item",
+    "reduce_parts",
+    "slice_width",
+    "take_piece",
+]
 
 E = TypeVar("E", bound=Float)
 
 GPCS = 8
 """Of an H200."""
 
-LOADS = 16
-"""Vectors that a thread loads at once."""
+LOADED = 96
+"""Elements that a thread loads at once."""
 
 QUAD = 4
 """Elements of a vector."""
 
-LEAST = 16
-"""Columns of a slice, at least, and 32 bytes: TMA stores as many or more of each row."""
+PIECE_WIDTH = 16
+"""Columns of a piece of a slice: TMA stores 32 bytes or more of each row."""
+
+ASKS = 8
+"""How often a CTA asks whether all parts of its slice have come, which takes some 0.7 us, before it goes on."""
+TAKEN, LEFT = 1 << 8, 1 << 20
+"""What is added to the word of a slice in `done` when a CTA takes a piece, and when it leaves; when it comes, 1."""
 
 
 @unwrapped
@@ -128,11 +144,10 @@ def meeting(parts: int, instances: int) -> tuple[SharedTile[u64], SharedTile[u32
     return arrived, found
 
 
-def slice_width(parts: int, columns: int, size: int = 2) -> int:
-    """Columns of a tile that one CTA of the cluster adds up, of a result whose elements have `size` bytes: a multiple
-    of `LEAST`. If there are fewer slices than CTAs, the last CTAs have none."""
-    least = max(LEAST, 32 // size)
-    return min(w for w in range(least, columns + 1, least) if columns % w == 0 and w * parts >= columns)
+def slice_width(parts: int, columns: int) -> int:
+    """Columns of a tile that one CTA of the cluster adds up: whole pieces. If there are fewer slices than CTAs, the
+    last CTAs have none."""
+    return min(w for w in range(PIECE_WIDTH, columns + 1, PIECE_WIDTH) if columns % w == 0 and w * parts >= columns)
 
 
 @tile_function
@@ -140,22 +155,18 @@ def reduce_parts(
     x: Fragment[Any],
     t: Any,
     parts: int,
-    wide: int,
-    groups: index,
     sums: Global[f32, P, H, J] | None,
-    done: Global[u32, R] | None,
     room: tuple[SharedTile[u64], SharedTile[u32]],
     instance: index,
     parity: u32,
 ) -> tuple[Fragment[Any], boolean]:
-    """The sum of all parts' x, for the slice of this CTA, number t.part; and whether this CTA is to store it.
+    """The sum of x over the CTAs of the cluster, for the slice of this one, number t.part; and whether it has a slice.
 
-    wide: columns of a slice. sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero
-    for each part of each tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this
-    parity.
+    sums: for each part what its threads hold, in rows of QUAD elements of each. room: of `meeting`, where the
+    mbarrier's phase has this parity.
     """
-    assert sums is not None and done is not None, "SPLIT needs its workspace: pass sums and done"
-    arrived, found = room
+    assert sums is not None, "SPLIT needs its workspace: pass sums and done"
+    wide = slice_width(parts, x.shape[1])
     count = x.shape[1] // wide
     thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
     first = (t.group * t.count + t.number) * parts
@@ -170,31 +181,85 @@ def reduce_parts(
                 store_slice(y, sums, first + t.part, p, thread)
         barrier()
         if thread < parts:
-            ptx.mbarrier_arrive(arrived, instance, rank=i32(t.at_m + t.along_m * thread))
-        ptx.mbarrier_wait(arrived, instance, parity=parity)
+            ptx.mbarrier_arrive(room[0], instance, rank=i32(t.at_m + t.along_m * thread))
+        ptx.mbarrier_wait(room[0], instance, parity=parity)
         if mine:
             for p in unroll(1, parts):
                 own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own)
-    if groups > 1:
-        if mine:
-            store_slice(own, sums, first + t.part, t.part, thread)
-        barrier()
-        number = t.number * parts + t.part
-        if thread == 0 and mine:
-            found[instance] = done.atomic_add(number, 1, order="acq_rel")
-        barrier()
-        mine = mine and index(found[instance]) == groups - 1
-        if mine:
-            own = fragment(own.shape, own.dtype)
-            deep = max(1, LOADS * QUAD // own.shape[0])
-            for group in range(0, groups, deep):
-                at = [minimum(group + i, groups - 1) * t.count * parts + number for i in range(deep)]
-                more = [load_slice(sums, at[i], t.part, thread, own) for i in range(deep)]
-                for i in unroll(deep):
-                    own = own + where(group + i < groups, more[i], 0)
-            if thread == 0:
-                done.atomic_store(number, 0)
     return fragment((x.shape[0], wide), x.dtype, x.layout, init=own), mine
+
+
+@tile_function
+def bring_slice(
+    x: Fragment[Any],
+    t: Any,
+    parts: int,
+    groups: index,
+    sums: Global[f32, P, H, J] | None,
+    done: Global[u32, R] | None,
+    found: SharedTile[u32],
+    instance: index,
+) -> boolean:
+    """Stores the slice of this CTA, as far as its cluster has it, and waits a while for those of the others. Whether
+    all of `groups` have come. done: a zero for each part of each tile. found: of `meeting`."""
+    assert sums is not None and done is not None, "GATHER needs its workspace: pass sums and done"
+    thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
+    number = t.number * parts + t.part
+    store_slice(x.registers(), sums, t.group * t.count * parts + number, t.part, thread)
+    barrier()
+    if thread == 0:
+        came: Any = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
+        if x.shape[1] > PIECE_WIDTH:  # else there is nothing to take beside the last one to come
+            asked = index(0)
+            while index(came) < groups and asked < ASKS:
+                came = done.atomic_load(number, order="acquire") % TAKEN
+                asked = asked + 1
+        found[instance] = came
+    barrier()
+    return index(found[instance]) == groups
+
+
+@tile_function
+def take_piece(
+    x: Fragment[Any],
+    t: Any,
+    parts: int,
+    groups: index,
+    sums: Global[f32, P, H, J] | None,
+    done: Global[u32, R] | None,
+    found: SharedTile[u32],
+    instance: index,
+) -> tuple[Fragment[Any], index]:
+    """The next piece of a slice like x that nobody has taken: its sum over the `groups` clusters, and its number. From
+    x.shape[1] // PIECE_WIDTH on there is none."""
+    assert sums is not None and done is not None
+    thread, pieces = warp_id() % (x.layout.threads // 32) * 32 + lane_id(), x.shape[1] // PIECE_WIDTH
+    number = t.number * parts + t.part
+    barrier()
+    if thread == 0:
+        found[instance] = done.atomic_add(number, TAKEN, order="acquire") % LEFT // TAKEN
+    barrier()
+    piece = index(found[instance])
+    own = fragment((x.registers().shape[0] // pieces,), x.dtype)
+    if piece < pieces:
+        deep = LOADED // own.shape[0]
+        for group in range(0, groups, deep):
+            at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
+            more = [load_slice(sums, at[i], t.part * pieces + piece, thread, own) for i in range(deep)]
+            for i in unroll(deep):
+                own = own + more[i]
+    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own), piece
+
+
+@tile_function
+def leave_slice(t: Any, parts: int, groups: index, done: Global[u32, R] | None, thread: index):
+    """A CTA that `take_piece` has nothing for; of the last one, the word of the slice is zero again."""
+    assert done is not None
+    number = t.number * parts + t.part
+    if thread == 0:
+        old: Any = done.atomic_add(number, LEFT, order="acq_rel")
+        if index(old // LEFT) == groups - 1:
+            done.atomic_store(number, 0)
 
 
 @tile_function
@@ -210,10 +275,10 @@ def store_slice(x: Fragment[Any], sums: Global[f32, P, H, J], number: index, sli
 def load_slice(
     sums: Global[f32, P, H, J], number: index, slice: index, thread: index, like: Fragment[Any]
 ) -> Fragment[Any]:
-    """What `store_slice` stored of a fragment like this one."""
+    """What `store_slice` stored of a fragment like this one; of a part that is not there, zeros."""
     x = fragment(like.shape, like.dtype)
     rows = like.shape[0] // QUAD
     for i in unroll(rows):
-        quad = sums.load(number, slice * rows + i, thread * QUAD)
+        quad = sums.get(number, slice * rows + i, thread * QUAD, vec=QUAD * 4)
         x[QUAD * i : QUAD * i + QUAD] = quad if like.dtype is f32 else quad.bitcast(like.dtype)
     return x

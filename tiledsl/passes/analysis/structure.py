@@ -68,6 +68,18 @@ def incoming(value: Value) -> list[Value]:
     return []
 
 
+def is_unchanged(result: Value) -> bool:
+    """Whether a result of a control op is the same value whichever way it takes, and however often: a loop that only
+    carries it, say."""
+
+    def is_inside(value: Value) -> bool:
+        return value is result or any(around is result.op for around, _ in ops_around(value.block))
+
+    found = reached([result], lambda value: incoming(value) if is_inside(value) else [])
+    made = [value for value in found if not is_inside(value) or not incoming(value)]
+    return len(made) == 1 and not is_inside(made[0])
+
+
 def deciders(op: Op) -> list[Value]:
     """What decides which way a control op takes, and how often."""
     match op:

@@ -23,7 +23,7 @@ from tiledsl.arch import WARP, WARPGROUP
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.passes.analysis.forward import Forward
-from tiledsl.passes.analysis.structure import deciders
+from tiledsl.passes.analysis.structure import deciders, is_unchanged
 from tiledsl.passes.analysis.written import WrittenMemory
 
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
@@ -100,7 +100,8 @@ class Uniformity(Forward):
 
     def join(self, op: Op, target: Value, sources: Sequence[Value]) -> None:
         self._follow(target, sources)
-        if target.op is op and not (isinstance(op, control.If) and sources[0] is sources[1]):
+        known = _RANK[self.of(target)]
+        if target.op is op and any(_RANK[self.of(v)] > known for v in deciders(op)) and not is_unchanged(target):
             self._follow(target, deciders(op))  # as of a loop that threads leave after different trips
 
     def _follow(self, target: Value, sources: Sequence[Value]) -> None:
