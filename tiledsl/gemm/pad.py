@@ -86,9 +86,9 @@ def blocks(X: Memory[D], Y: Global[D, Any, Any, Any], wide: int) -> index:
 
 @tile_function
 def space(X: Memory[D]) -> SharedTile[D]:
-    """What a block that copies X needs: a row of vectors for each warp, or the columns of a part that it transposes."""
+    """What a block that copies X needs: a row of vectors for each warp, or the part that it transposes."""
     if X.unit == X.rank - 2:
-        return shared((DEEP // X.dtype.bytes, TALL), X.dtype)
+        return shared((TALL, DEEP + 4) if by_quads(X) else (DEEP // X.dtype.bytes, TALL), X.dtype)
     return shared((WARPS, widest(X.dtype.bytes)), X.dtype)
 
 
@@ -111,32 +111,62 @@ def pad_part(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], wi
 
 
 @tile_function
-def transpose_part(X: Memory[D], Y: Global[D, Any, Any, Any], columns: SharedTile[D], number: index):
-    """What block `number` copies of X, whose columns are contiguous, to Y, whose rows are. A lane reads up to 4 bytes
-    of a column, as alignment permits, and writes a vector of a row; 8 lanes write a row of the part."""
-    vec, read = VECTOR // X.dtype.bytes, max(1, min(X.align, 4) // X.dtype.bytes)
-    thread, deep = warp_id() * 32 + lane_id(), DEEP // X.dtype.bytes
+def by_quads(X: Memory[D]) -> bool:
+    """Whether X, whose columns are contiguous, is read and transposed by 4 x 4 bytes."""
+    return X.dtype.bytes == 1 and X.align >= 4
+
+
+@tile_function
+def transpose_part(X: Memory[D], Y: Global[D, Any, Any, Any], room: SharedTile[D], number: index):
+    """What block `number` copies of X, whose columns are contiguous, to Y, whose rows are: through `room`, which has
+    columns of X, or rows of Y if these are made of quads. 8 lanes write a row of it, a vector each."""
+    vec, deep, thread = VECTOR // X.dtype.bytes, DEEP // X.dtype.bytes, warp_id() * 32 + lane_id()
     count, along = blocks(X, Y, 0), cdiv(Y.shape[2], deep)
     batch, part = number // count, number % count
     m, k = part // along * TALL, part % along * deep
-    at = [(i * 32 * WARPS + thread) * read for i in range(TALL * deep // (32 * WARPS * read))]
-    if read > 1:
-        vectors = [X.get(batch, m + i % TALL, k + i // TALL, vec=read * X.dtype.bytes) for i in at]
-        for i in unroll(len(at)):
-            columns.store(at[i] // TALL, at[i] % TALL, vectors[i])
+    if by_quads(X):
+        if m + TALL <= X.shape[1] and k + deep <= X.shape[2]:
+            take_quads(X, room, batch, m, k, True)
+        else:
+            take_quads(X, room, batch, m, k, False)
     else:
+        at = [i * 32 * WARPS + thread for i in range(TALL * deep // (32 * WARPS))]
         found = [X.get(batch, m + i % TALL, k + i // TALL, other=0) for i in at]
         for i in unroll(len(at)):
-            columns[at[i] // TALL, at[i] % TALL] = found[i]
+            room[at[i] // TALL, at[i] % TALL] = found[i]
     barrier()
     for i in unroll(TALL * deep // (32 * WARPS * vec)):
         place = i * 32 * WARPS + thread
         row, first = place // 8, place % 8 * vec
         line = fragment((vec,), X.dtype)
-        for j in unroll(vec):
-            line[j] = columns[first + j, row]
+        if by_quads(X):
+            for j in unroll(4):
+                line[4 * j : 4 * j + 4] = room.load(row, first + 4 * j, vec=4)
+        else:
+            for j in unroll(vec):
+                line[j] = room[first + j, row]
         if m + row < Y.shape[1] and k + first < Y.shape[2]:
             Y.store(batch, m + row, k + first, line)
+
+
+@tile_function
+def take_quads(X: Memory[D], room: SharedTile[D], batch: index, m: index, k: index, inside: bool):
+    """Transposes the part of X from row m and column k on into `room`. A warp has 8 x 4 quads at a time, which are in
+    different banks, since rows of `room` are 4 bytes longer than a part. inside: all of the part is; a guard of each load is a branch, and
+    loads would wait for each other."""
+    lane, across = lane_id(), TALL // 32
+    groups = [i * WARPS + warp_id() for i in range(TALL * DEEP // (16 * 32 * WARPS))]
+    places = [(i % across * 32 + lane % 8 * 4, i // across * 16 + lane // 8 * 4) for i in groups]
+    if inside:
+        quads = [[X.load(batch, m + row, k + column + j, vec=4) for j in range(4)] for row, column in places]
+    else:
+        quads = [[X.get(batch, m + row, k + column + j, vec=4) for j in range(4)] for row, column in places]
+    for i in unroll(len(places)):
+        for r in unroll(4):
+            line = fragment((4,), X.dtype)
+            for j in unroll(4):
+                line[j] = quads[i][j][r]
+            room.store(places[i][0] + r, places[i][1], line)
 
 
 @tile_function
@@ -177,7 +207,8 @@ def pad_both(
     number = grid(first + blocks(Z, W, WIDE2) * L)
     threads(32, WARPS)
     room = space(X)
-    other = room if (X.unit == X.rank - 2) == (Z.unit == Z.rank - 2) else space(Z)
+    same = X.unit != X.rank - 2 and Z.unit != Z.rank - 2
+    other = room if same else space(Z)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
