@@ -2,9 +2,11 @@
 
     python -m benchmarks.random_shapes --seed 7
     python -m benchmarks.random_shapes --seed 7 --first 10 --families deep decode --format f16 --cache hot
+    python -m benchmarks.random_shapes --seed 7 --families large medium --format e4m3
 
-Shapes depend on the family and the seed alone. A run times --count shapes of each family, from number --first on, and
-adds them to what the file of results has of the same format, cache and load, so that many short runs make one table.
+Shapes depend on the family and the seed alone; extents of 8-bit operands are multiples of 16 besides, as cuBLAS needs.
+A run times --count shapes of each family, from number --first on, and adds them to what the file of results has of the
+same format, cache and load, so that many short runs make one table.
 
 Launches go by CUDA graphs, so that host time does not count; contenders take turns. A ratio is of speed, to cuBLAS in
 the fastest of its four layouts. Ours is timed with B along k (NT) and in row order (NN), each by itself. rested: the
@@ -20,6 +22,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +53,14 @@ LOADS = {"rested": (0.012, 0.02), "sustained": (0.02, 0.0)}
 """Seconds of a batch, and of the rest before it."""
 
 LAYOUTS = ("NT", "NN")
+FORMATS = ("bf16", "f16", "f32", "tf32", "e4m3", "e5m2", "i8")
 
 
-def shapes(family: str, seed: int, count: int) -> list[Size]:
+def shapes(family: str, seed: int, count: int, multiple: int = 1) -> list[Size]:
     """The first `count` shapes of a family: 2^18 to 2^40 multiplications, and operands of at most 3 GB in f32. A
-    ragged shape has an odd extent."""
-    *ranges, step = FAMILIES[family]
+    ragged shape has an odd extent. multiple: divides all extents but M of decode."""
+    *ranges, least = FAMILIES[family]
+    step = math.lcm(least, multiple)
     drawn = random.Random(f"{family} {seed}")
 
     def draw(range: Range, step: int) -> int:
@@ -80,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--families", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--count", type=int, default=10, help="shapes of a family")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
-    parser.add_argument("--format", choices=("bf16", "f16", "f32"), default="bf16")
+    parser.add_argument("--format", choices=FORMATS, default="bf16")
     parser.add_argument("--cache", choices=("cold", "hot"), default="cold", help="operands in L2")
     parser.add_argument("--load", choices=tuple(LOADS), default="rested")
     parser.add_argument("--rounds", type=int, default=5)
@@ -90,8 +95,11 @@ def main(argv: list[str] | None = None) -> int:
     device = open_device(args.format)
     cases = _earlier(args.out / f"{name}.json")
     last = args.first + args.count
-    sizes = [(family, size) for family in args.families for size in shapes(family, args.seed, last)[args.first :]]
-    warmup([size.numbers for _, size in sizes], args.format, layouts=LAYOUTS)  # compiles in several processes
+    multiple = 16 if args.format in ("e4m3", "e5m2", "i8") else 1
+    drawn = ((family, shapes(family, args.seed, last, multiple)[args.first :]) for family in args.families)
+    sizes = [(family, size) for family, found in drawn for size in found]
+    dtype, precision = ("f32", "tf32") if args.format == "tf32" else (args.format, None)
+    warmup([size.numbers for _, size in sizes], dtype, precision=precision, layouts=LAYOUTS)  # by several processes
     for family, size in sizes:
         start = time.perf_counter()
         noted = {"family": family, "seed": args.seed}
@@ -117,7 +125,8 @@ def _measure(
     operands, graphed = Operands(device, size, sets), max(GRAPHED, sets)  # so that a graph goes round all of them
     layout, base = cublas(operands, graphed)
     launches = {CUBLAS: base}
-    ours = Contender("gemm", gemm, {}, Roles("A", "B", "C"))
+    function = partial(gemm, precision="tf32") if device.format == "tf32" else gemm
+    ours = Contender("gemm", function, {}, Roles("A", "B", "C"))
     for stored in LAYOUTS:
         launches[stored] = ours.launcher(operands, stored)
         operands.check(f"gemm {stored}", launches[stored])

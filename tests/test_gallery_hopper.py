@@ -109,7 +109,7 @@ def test_no_choice_spills(behind: int) -> None:
     for rows, instances in ((64, 2), (128, 1), (128, 2)):
         of_kind = (v for v in small if v.tile[::2] == (rows, instances) and v.has_registers(behind))
         consts = max(of_kind, key=lambda v: v.tile[1]).consts()
-        used = kernel.compile(D="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
+        used = kernel.compile(D="bf16", F="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
 
 
@@ -183,8 +183,8 @@ def test_scaled_with_a_bias() -> None:
 
 
 def test_the_tuned_kernel_is_short() -> None:
-    """At most 146 lines that are neither blank nor comment nor documentation, epilogue functions apart, and its role
-    that orders lines included."""
+    """At most 170 lines that are neither blank nor comment nor documentation, epilogue functions apart; its role that
+    orders lines and its promoted sums included."""
     from ast import FunctionDef, get_docstring, parse
 
     count = 0
@@ -196,7 +196,7 @@ def test_the_tuned_kernel_is_short() -> None:
                 lines = source.splitlines()[first - 1 : node.end_lineno]
                 count += len([line for line in lines if line.strip() and not line.strip().startswith("#")])
                 count -= len((get_docstring(node, clean=False) or "").splitlines())
-    assert count <= 150
+    assert count <= 170
 
 
 # -- any product -----------------------------------------------------------------------------------

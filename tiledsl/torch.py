@@ -17,12 +17,14 @@ import warnings
 from typing import Any
 
 from tiledsl.gemm import gemm as product
-from tiledsl.gemm.operands import GEMM, RESULTS
-from tiledsl.gemm.plan import FORMATS
+from tiledsl.gemm.operands import GEMM
 from tiledsl.runtime.arrays import NUMPY_NAMES
 from tiledsl.signatures.specialize import argument_error
 
 __all__ = ["gemm", "gemm_into"]
+
+FLOATS = ("bf16", "f16", "f32")
+"""dtypes of A and B, and of C unless they are f32: what torch has gradients for."""
 
 try:
     # Not an import statement: torch is no dependency, and a type checker need not have it.
@@ -150,8 +152,8 @@ def _checked_shape(A: Any, B: Any, bias: Any) -> list[Any]:
     if A.shape[-1] != B.shape[-2]:
         message = f"K is {A.shape[-1]} in A, of shape {tuple(A.shape)}, but {B.shape[-2]} in B, of {tuple(B.shape)}"
         raise argument_error(GEMM, message, "pass [M, K] and [K, N]; a transposed view will do")
-    if A.dtype != B.dtype or _name(A.dtype) not in FORMATS:
-        message = f"A is {A.dtype} and B {B.dtype}; expected one of {', '.join(FORMATS)} for both"
+    if A.dtype != B.dtype or _name(A.dtype) not in FLOATS:
+        message = f"A is {A.dtype} and B {B.dtype}; expected one of {', '.join(FLOATS)} for both"
         raise argument_error(GEMM, message, "convert A and B")
     n = B.shape[-1]
     if bias is not None and (bias.dtype != torch.float32 or bias.dim() != 1 or bias.shape[0] != n):
@@ -161,7 +163,7 @@ def _checked_shape(A: Any, B: Any, bias: Any) -> list[Any]:
 
 
 def _check_result(A: Any, C: Any) -> None:
-    allowed = ("f32",) if _name(A.dtype) == "f32" else RESULTS
+    allowed = ("f32",) if _name(A.dtype) == "f32" else FLOATS
     if _name(C.dtype) not in allowed:
         message = f"the result is {C.dtype}; expected one of {', '.join(allowed)} for A of {A.dtype}"
         raise argument_error(GEMM, message, "pass another out_dtype, or C of such a dtype")

@@ -166,7 +166,10 @@ def load(entry: Entry) -> TileKernel:
 def dtypes(kernel: TileKernel, format: str) -> dict[str, str]:
     """The dtype variables of `kernel` in `format`: D is the dtype of the operands, E that of the result."""
     kind = FORMATS[format]
-    return {name: {"D": kind.operand, "E": kind.result}[name] for name in kernel.signature.dtype_variables}
+    return {
+        name: {"D": kind.operand, "F": kind.operand, "E": kind.result}[name]
+        for name in kernel.signature.dtype_variables
+    }
 
 
 def chosen(

@@ -280,6 +280,115 @@ def bits_of_the_emulator() -> None:
                 assert torch.equal(gemm(A, right), found), (m, n, k)
 
 
+FORMATS = {
+    ("float32", "float32"): ("float32", "bfloat16"),
+    ("float8_e4m3fn", "float8_e4m3fn"): ("bfloat16", "float32", "float16", "float8_e4m3fn"),
+    ("float8_e4m3fn", "float8_e5m2"): ("bfloat16", "float8_e5m2"),
+    ("float8_e5m2", "float8_e5m2"): ("bfloat16",),
+    ("int8", "int8"): ("int32",),
+    ("uint8", "int8"): ("int32",),
+    ("uint8", "uint8"): ("int32",),
+}
+"""dtypes of A and B, f32 standing for tf32, and some of C."""
+
+
+def _of_format(a: str, b: str, m: int, n: int, k: int) -> tuple[Any, Any, dict[str, Any]]:
+    """Small integers, whose products are exact, and what `gemm` needs besides."""
+    import torch
+
+    torch.manual_seed(m)
+    low = 0 if "uint8" in (a, b) else -3
+    A, B = (torch.randint(low, 4, shape, device="cuda").float() for shape in ((m, k), (k, n)))
+    more = {"precision": "tf32"} if a == "float32" else {}
+    return A.to(getattr(torch, a)), B.to(getattr(torch, b)), more
+
+
+def every_format() -> None:
+    """Every pair of dtypes, stored in every order and where TMA cannot read it; in one piece and in parts of k."""
+    import torch
+
+    sizes = ((300, 272, 320), (64, 128, 8192), (133, 217, 413), (7, 4096, 2048), (1000, 520, 1000))
+    for (a, b), outs in FORMATS.items():
+        for number, (m, n, k) in enumerate(sizes):
+            A, B, more = _of_format(a, b, m, n, k)
+            out = getattr(torch, outs[number % len(outs)])
+            exact = A.double() @ B.double()
+            if out.itemsize == 1:
+                exact = exact.clamp(-torch.finfo(out).max, torch.finfo(out).max)
+            for left in (A, A.T.contiguous().T):
+                for right in (B, B.T.contiguous().T):
+                    found = gemm(left, right, out_dtype=out, **more)
+                    expected = exact.float().to(out) if out.is_floating_point else exact.to(out)
+                    assert torch.equal(found.double(), expected.double()), (a, b, out, m, n, k)
+
+
+def formats_of_results_that_tma_cannot_store() -> None:
+    """Beside what stays as it is; scaled, added to, and with a bias."""
+    import torch
+
+    for (a, b), outs in FORMATS.items():
+        A, B, more = _of_format(a, b, 150, 203, 64)
+        exact = A.double() @ B.double()
+        for out in outs:
+            room = torch.full((150, 220), 7.0, device="cuda").to(getattr(torch, out))
+            for start in (0, 1, 4, 8):
+                C = room[:, start : start + 203]
+                gemm(A, B, C, 2.0, -1.0, **more)
+                top = torch.finfo(C.dtype).max if C.element_size() == 1 else 1e30
+                expected = (2 * exact - 7).clamp(-top, top).float().to(C.dtype)
+                assert torch.equal(C.double(), expected.double()), (a, b, out, start)
+                C.copy_(torch.full_like(C, 7, dtype=torch.float32))
+                assert bool((room.float() == 7).all()), (a, b, out, start)
+        if "int8" not in a:
+            bias = torch.arange(203, device="cuda").float()
+            assert torch.equal(gemm(A, B, bias=bias, out_dtype="f32", **more).double(), exact + bias.double()), (a, b)
+    A, B, _ = _of_format("int8", "int8", 64, 64, 64)
+    for _ in range(2):  # also a call that looks up its launches
+        raises(KernelArgumentError, lambda: gemm(A, B, alpha=0.5), "expected an integer up to 2^24")
+        assert torch.equal(gemm(A, B, alpha=2.0).double(), 2 * (A.double() @ B.double()))
+
+
+def formats_have_the_bits_of_the_emulator() -> None:
+    """Sums that round, NaN and infinity; 8-bit integers of all values."""
+    import torch
+
+    for (a, b), outs in FORMATS.items():
+        for m, n, k in ((96, 80, 288), (64, 64, 2176), (40, 56, 100)):
+            A, B, more = _of_format(a, b, m, n, k)
+            if "int8" in a:
+                A, B = (torch.randint(0, 256, x.shape, device="cuda").to(torch.uint8).view(x.dtype) for x in (A, B))
+            else:
+                left, right = (torch.randn(x.shape, device="cuda").mul_(4) for x in (A, B))
+                left[3, 5] = float("nan")
+                if a != "float8_e4m3fn":
+                    left[7, 2] = float("-inf")
+                A, B = left.to(A.dtype), right.to(B.dtype)
+            for out in outs:
+                found = gemm(A, B, out_dtype=out, **more)
+                expected = torch.empty_like(found, device="cpu")
+                gemm(A.cpu(), B.cpu(), expected, device="emulator", **more)
+                bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[found.element_size()]
+                assert torch.equal(found.cpu().view(bits), expected.view(bits)), (a, b, out, m, n, k)
+
+
+def promoted_sums() -> None:
+    """Sums of 128 products each are added in f32: exact where tensor cores alone are not, and the emulator's bits."""
+    import torch
+
+    for a, b in (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")):
+        for m, n, k in ((300, 272, 1024), (64, 128, 8192), (133, 217, 413), (1000, 520, 4096)):
+            A, B, _ = _of_format(a, b, m, n, k)
+            A, B = A.float().abs().to(A.dtype), B.float().abs().to(B.dtype)
+            for right in (B, B.T.contiguous().T):
+                found = gemm(A, right, precision="promoted", out_dtype="f32")
+                assert torch.equal(found.double(), A.double() @ B.double()), (a, b, m, n, k)
+        A, B = torch.randn(96, 640, device="cuda").to(A.dtype), torch.randn(640, 80, device="cuda").to(B.dtype)
+        found = gemm(A, B, precision="promoted", out_dtype="f32")
+        expected = torch.empty_like(found, device="cpu")
+        gemm(A.cpu(), B.cpu(), expected, precision="promoted", device="emulator")
+        assert torch.equal(found.cpu(), expected), (a, b)
+
+
 def batch_invariance() -> None:
     """A row has the same bits whatever m is, and whatever the other rows are."""
     import torch

@@ -261,7 +261,7 @@ def test_which_operands_have_aligned_lines() -> None:
     A, B, C = numbers(40, 27), numbers(27, 40), numbers(40, 40)
 
     def loads(a: Array, b: Array = B) -> tuple[bool, bool]:
-        of = described(a, b, C, None, None, False)
+        of = described(a, b, C, None, None, None)
         info = replace(of.a, pointer=of.a.pointer // 16 * 16 + a.ctypes.data % 16)
         made = problem_of(of._replace(a=info), 0.0, False, "sm_90a", 132)
         return made.tma_a, made.apart_a

@@ -214,11 +214,11 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "batches": (lambda: {"A": numbers(2, 8, 8), "B": numbers(3, 8, 8)}, "A has a batch of 2, but B one of 3"),
     "C's shape": (lambda: {"C": numbers(8, 9)}, r"C has the shape \(8, 9\); expected \(8, 8\)"),
     "C's batch": (lambda: {"A": numbers(2, 8, 8)}, r"C has the shape \(8, 8\); expected \(2, 8, 8\)"),
-    "dtypes": (lambda: {"B": numbers(8, 8, dtype=np.float16)}, "A is bf16, but B is f16"),
-    "A's dtype": (lambda: {"A": numbers(8, 8, dtype=np.int8)}, "A is i8, which no kernel multiplies"),
-    "C's dtype": (lambda: {"C": numbers(8, 8, dtype=np.float64)}, "C is f64; expected one of bf16, f16, f32"),
+    "dtypes": (lambda: {"B": numbers(8, 8, dtype=np.float16)}, "A is bf16, but B is f16; only e4m3 and e5m2"),
+    "A's dtype": (lambda: {"A": numbers(8, 8, dtype=np.int16)}, "A is i16, which no kernel multiplies"),
+    "C's dtype": (lambda: {"C": numbers(8, 8, dtype=np.float64)}, "C is f64; expected one of bf16, f16, f32, e4m3"),
     "out_dtype": (lambda: {"out_dtype": "f32"}, "C is bf16, but out_dtype is f32"),
-    "no dtype": (lambda: {"out_dtype": "f17"}, "the dtype 'f17' is none of bf16"),
+    "no dtype": (lambda: {"out_dtype": "f17"}, "the dtype 'f17' is none of f32, f16, bf16"),
     "not an array": (lambda: {"B": [[1.0]]}, "B is a list; expected an array"),
     "overlap": (overlapping, "C is written, and shares memory with A"),
     "itself": (lambda: {"C": np.broadcast_to(numbers(1, 8), (8, 8))}, "C is written, but read-only"),
@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "stream": (lambda: {"stream": 0}, "stream is given, and the arrays are in host memory"),
     "f32": (
         lambda: {**{n: numbers(8, 8, dtype=np.float32) for n in "AB"}, "C": numbers(8, 8)},
-        "C is bf16, but the kernel for A and B of f32 takes a C of f32",
+        'C is bf16; expected one of f32 for A and B of f32\n  fix: .* or precision="tf32"',
     ),
 }
 

@@ -41,6 +41,10 @@ def test_every_launch_of_every_shape(built: list[tuple[str, str]]) -> None:
     warmup([(512, 512, 512)], arch="sm_80")
     warmup([(512, 512, 512)], "f32", arch="sm_90a")
     assert built == [("mma_fastest", "sm_80"), ("fastest", "sm_90a")]
+    built.clear()
+    warmup([(512, 512, 512)], "f32", precision="tf32", layouts=("NT",), arch="sm_90a")
+    warmup([(512, 512, 512)], "e4m3", dtype_b="e5m2", arch="sm_90a")
+    assert built == [("hopper_fastest", "sm_90a"), ("pad", "sm_90a"), ("hopper_fastest", "sm_90a")]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,9 @@ def test_every_launch_of_every_shape(built: list[tuple[str, str]]) -> None:
         ({"shapes": [(512, 512)]}, r"the shape \(512, 512\)\n  fix: pass \(m, n, k\)"),
         ({"shapes": [(512, 512, 0)]}, r"the shape \(512, 512, 0\)"),
         ({"layouts": ("NN", "N")}, "the layout 'N'\n  fix: pass some of NN, NT, TN, TT"),
-        ({"dtype": "i8"}, "the dtype 'i8' is none of bf16, f16, f32"),
+        ({"dtype": "i16"}, "the dtype 'i16' is none of f32, f16, bf16"),
+        ({"dtype": "i8", "dtype_b": "bf16"}, "A is i8, but B is bf16"),
+        ({"dtype": "i8", "out_dtype": "f32"}, "out_dtype is f32; expected one of i32 for A and B of i8"),
     ],
 )
 def test_refused(given: dict[str, Any], message: str) -> None:

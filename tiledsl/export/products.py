@@ -29,7 +29,7 @@ def products(
     kernels: dict[str, Exported] = {}
     found: list[dict[str, Any]] = []
     for size in sizes:
-        of = operands_of(tuple(size), wanted, result, layout, False, False, 0)
+        of = operands_of(tuple(size), (wanted, wanted, result), layout, False, False, 0)
         steps = planned(of, 0.0, None, arch)
         launches: list[dict[str, Any]] = []
         for step in steps.launches:

@@ -2,13 +2,14 @@
 
 - `gemm` (`call.py`): C = epilogue(alpha A B + beta C), any shape and strides. `warmup` compiles before the first call,
   `release` frees workspaces. A call goes: `operands.py` (what the arrays are), `plan.py` (the choice), `steps.py` (its
-  launches), `prepared.py` (kept for later calls), `workspace.py`. `choice.py`: tile and parts for a Hopper GPU.
+  launches), `prepared.py` (kept for later calls), `workspace.py`. `formats.py`: the dtypes that it multiplies.
+  `choice.py`: tile and parts for a Hopper GPU.
 - `grouped_gemm`, `masked_gemm` (`grouped_call.py`): groups of rows, each with a matrix of its own, whose sizes are in
   device memory; the kernel is in `grouped.py`.
 - `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `bands.py`: the order of tiles.
 - `ffma.py`: fp32. `ffma_staged.py`: its loop for small tiles. `ffma_parts.py`: k in parts. `ffma_choice.py`: its plans.
-- `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read. `split_k.py`: which
-  CTA has which tile and part of k, and the reduction of partial sums.
+- `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read, or wgmma
+  not in their order. `split_k.py`: which CTA has which tile and part of k, and the reduction of partial sums.
 - `*_tiles.py`: tile functions that these kernels share with the gallery, `examples/gemm/` of the repository, which
   explains each idea in a kernel of its own.
 """

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiledsl.gemm.epilogue import add_bias, plain
+from tiledsl.gemm.formats import WHOLE, check_factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
 from tiledsl.gemm.prepared import Prepared, planned, prepare
 from tiledsl.gemm.steps import GRAIN
@@ -48,6 +49,7 @@ def gemm(
     epilogue: Any = plain,
     *,
     out_dtype: Any = None,
+    precision: str | None = None,
     batch_invariant: bool = False,
     stream: Any = None,
     device: str | None = None,
@@ -55,8 +57,11 @@ def gemm(
     """C = epilogue(alpha A B + beta C). Returns C.
 
     A: [M, K], B: [K, N], C: [M, N], each with a batch in front or without; a batch of 1, and none, is repeated. Arrays
-    of NumPy, torch, CuPy, DLPack or `__cuda_array_interface__`, of any strides (those of C positive) and of bf16, f16
-    or f32; C of any of these. Without C, it is allocated by the library of A, of `out_dtype` or the dtype of A.
+    of NumPy, torch, CuPy, DLPack or `__cuda_array_interface__`, of any strides (those of C positive). A and B of bf16,
+    f16, f32, e4m3 and e5m2 (also mixed), i8 and u8 (also mixed); docs/gemm.md says which C they have. Without C, it is
+    allocated by the library of A, of `out_dtype` or: bf16 for 8-bit floats, i32 for integers, else as A. precision:
+    "tf32" multiplies f32 by tensor cores, which ignore the low 13 bits of A and B; "promoted" adds up 8-bit floats in
+    f32 every 128 of k, where tensor cores keep 14 bits.
 
     alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
     given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C depend on this row of A
@@ -76,12 +81,16 @@ def gemm(
             None if bias is None else (bias.dtype, bias.shape, bias.stride(), at_bias & 15, bias.get_device()),
             alpha.__class__, alpha != 0, beta.__class__, beta != 0,
             plain if epilogue is plain else const_identity(epilogue),
-            batch_invariant, device,
+            batch_invariant, device, precision,
         )  # fmt: skip
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: `_call` says what
         at_a = at_b = at_c = at_bias = 0
-    if known is not None and (C is None or not C.requires_grad or not _grad_enabled()):
+    if (
+        known is not None
+        and (C is None or not C.requires_grad or not _grad_enabled())
+        and (not known.whole or (alpha % 1 == 0 and beta % 1 == 0 and max(abs(alpha), abs(beta)) <= WHOLE))
+    ):
         on = _raw_stream(known.device) if stream is None else stream_handle(stream)
         result, written = C, (C,)
         if C is None:
@@ -97,19 +106,20 @@ def gemm(
             if known.run(on, (at_a, at_b, at_c, at_bias), alpha, beta, captured, apart=True):
                 _count(written)
                 return result
-    return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, batch_invariant, stream, device, key)
+    return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, precision, batch_invariant, stream, device, key)
 
 
 def _call(
     A: Any, B: Any, C: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any,
-    out_dtype: Any, batch_invariant: bool, stream: Any, device: Any, key: Any,
+    out_dtype: Any, precision: Any, batch_invariant: bool, stream: Any, device: Any, key: Any,
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
     alpha, beta = (check_scalar(GEMM, ScalarParam(n, F32), v) for n, v in (("alpha", alpha), ("beta", beta)))
     if bias is not None and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue
-    of = described(A, B, C, bias, out_dtype, behind is not None)._replace(batch_invariant=batch_invariant)
+    of = described(A, B, C, bias, out_dtype, behind, precision)._replace(batch_invariant=batch_invariant)
+    check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:
         raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out")
@@ -129,7 +139,8 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
-    same = ("described", *facts, alpha != 0, beta != 0, behind and const_identity(behind), of.batch_invariant)
+    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted
+    same = ("described", *facts, alpha != 0, beta != 0, *more)
     known = _KNOWN.get(same)
     if known is None:
         capturing = gpu.capturing(on)

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
+from tiledsl.ir.types import DTYPES
 from tiledsl.lang import cdiv
 
 __all__ = [
@@ -58,6 +60,8 @@ PARTED: tuple[Tile, ...] = (
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
 always has enough, except at FEW_REGISTERS: beside a role more, or where warps store the result."""
+PROMOTED = 96
+"""Registers of accumulators that leave enough for as many sums in f32."""
 LONG = 4096
 """Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
 are written at the same time."""
@@ -66,7 +70,9 @@ BK, MANY = 64, 16
 """Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
 they are no faster, and k is rounded up to them."""
 MACS = 3700
-"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
+"""Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
+bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
+as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
 SM_INTAKE, TPC_INTAKE, MISSING = 132, 207, 366
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
@@ -108,9 +114,10 @@ class Variant(NamedTuple):
     by_rows: bool = False
     band: int = 8
 
-    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True) -> dict[str, Any]:
-        """Of `hopper_fastest`, with as many stages as fit, up to 16. result: bytes of an element of C. by_tma: TMA can
-        store C."""
+    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2) -> dict[str, Any]:
+        """Of `hopper_fastest`, with as many stages as fit, up to 16. result, size: bytes of an element of C, and of A
+        and B. by_tma: TMA can store C."""
+        k = halves(k, size)
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
@@ -118,7 +125,7 @@ class Variant(NamedTuple):
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
-        of_tile = {"BM": rows, "BN": columns, "BK": bk, "STAGES": stages, "INSTANCES": instances}
+        of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
 
@@ -305,11 +312,21 @@ def best(
     processors: int = 132,
     parted: bool = True,
     apart: bool = False,
+    promoted: bool = False,
+    size: int = 2,
+    result: int = 2,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
-    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64."""
-    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart)
+    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
+    size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
+    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies."""
+    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result)
     return found(int(np.argmin(times.total)))
+
+
+def halves(k: int, size: int) -> int:
+    """Elements of `size` bytes, as a number of 16-bit ones."""
+    return cdiv(k * size, 2)
 
 
 def ranked(
@@ -339,8 +356,12 @@ def choose(
     extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with small tiles
     only.
     """
-    found, times = _search(batch, m, n, k, (True, along_k), behind, processors, parted=False, exchange=False)
-    return found(int(np.argmin(times.total))).consts(k)
+    size, result = DTYPES[format].bytes, FORMATS[format, format].results[0].bytes
+    orders = True, along_k or size != 2
+    found, times = _search(
+        batch, m, n, k, orders, behind, processors, parted=False, size=size, result=result, exchange=False
+    )
+    return found(int(np.argmin(times.total))).consts(k, result, size=size)
 
 
 def _search(
@@ -353,13 +374,18 @@ def _search(
     processors: int = 132,
     parted: bool = True,
     apart: bool = False,
+    promoted: bool = False,
+    size: int = 2,
+    result: int = 2,
     exchange: bool = True,
 ) -> tuple[Callable[[int], Variant], Estimate]:
     """The variants that make sense, by number, and their times."""
-    whole, of_whole = _candidates(False, along_k, behind, apart, exchange)
-    split, of_split = _candidates(True, along_k, behind, apart, exchange)
-    whole_at, split_at, parts, groups = _sensible(of_whole, m, n), NONE, NONE, NONE
-    if parted and batch <= 1 and k > 7 * BK:
+    k, least = halves(k, size), max(16, 32 // result)
+    whole, of_whole = _candidates(False, along_k, behind, apart, exchange, promoted, least)
+    split, of_split = _candidates(True, along_k, behind, apart, exchange, promoted, least)
+    # No result is narrower than half of a tile of the least width.
+    whole_at, split_at, parts, groups = _sensible(of_whole, max(m, least), max(n, least)), NONE, NONE, NONE
+    if parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH:
         split_at, parts, groups = _splits(of_split, m, n, cdiv(k, BK), processors)
     more = of_split[:, split_at]
     more[PARTS_AT], more[GROUPS_AT] = parts, groups
@@ -380,13 +406,13 @@ NONE = np.empty(0, int)
 
 @cache
 def _candidates(
-    parted: bool, along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool
+    parted: bool, along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int
 ) -> tuple[list[Variant], Numbers]:
     """All variants that operands of this kind allow, in one part yet if they are to be parted, and their table as one
     array.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
-    are slower to load than what they save.
+    are slower to load than what they save. least: divides the columns of a tile. promoted: as of `best`.
     """
     variants = [
         Variant(tile, exchanged, 0, along_m, 1, along_n, by_rows)
@@ -395,7 +421,9 @@ def _candidates(
         for tile in (PARTED if parted else WHOLE)
         if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if apart else 32))
     ]
-    variants = [v for v in variants if v.has_registers(behind)]
+    variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
+    if promoted:
+        variants = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
     return variants, np.stack(table_of(variants))
 
 

@@ -18,9 +18,10 @@ from tiledsl.gemm.apart import pays
 from tiledsl.gemm.choice import Estimate, Variant, ranked
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import EstimateF32, ranked_f32
+from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import dtype_named
-from tiledsl.gemm.plan import FORMATS, Plan, Problem, choice_of, choice_of_f32, plan
+from tiledsl.gemm.plan import Plan, Problem, choice_of, choice_of_f32, plan
 from tiledsl.gemm.steps import problem_of
 from tiledsl.gemm.warm_up import operands_of
 from tiledsl.tables import table
@@ -35,18 +36,23 @@ BOUNDS = "the longest of compute, memory and L2 counts, and a little of the othe
 
 def run(arguments: argparse.Namespace) -> int:
     """Print."""
-    if arguments.format not in FORMATS:
-        raise TileError(f"choose: gemm takes no {arguments.format!r}\n  fix: give one of {', '.join(FORMATS)}")
+    format = FORMATS.get((arguments.format, arguments.format))
+    if format is None:
+        known = ", ".join(a for a, b in FORMATS if a == b)
+        raise TileError(f"choose: gemm takes no {arguments.format!r}\n  fix: give one of {known}")
     if arguments.processors < 1 or arguments.top < 1:
         raise TileError("choose: --processors and --top are 1 or more")
     target_named(arguments.arch)
-    dtype, out = dtype_named(arguments.format), dtype_named(arguments.out or arguments.format)
+    out = dtype_named(arguments.out) if arguments.out else format.results[0]
+    if out not in format.results:
+        possible = ", ".join(result.name for result in format.results)
+        raise TileError(f"choose: a C of {out} for {format}\n  fix: give one of {possible}")
     for numbers in arguments.sizes:
-        of = operands_of(numbers, dtype, out, arguments.stored, arguments.bias, arguments.bias, 0)
+        of = operands_of(numbers, (format.a, format.b, out), arguments.stored, arguments.bias, arguments.bias, 0)
         of = of._replace(batch_invariant=arguments.batch_invariant)
         beta = 1.0 if arguments.add_c else 0.0
         problem = problem_of(of, beta, arguments.bias, arguments.arch, arguments.processors)
-        print(f"{'x'.join(map(str, numbers))}, {dtype} to {out}, A and B stored as {arguments.stored}")
+        print(f"{'x'.join(map(str, numbers))}, {format.a} to {out}, A and B stored as {arguments.stored}")
         print(explain_choice(problem, arguments.top))
     return 0
 
@@ -95,7 +101,8 @@ def _of_hopper(problem: Problem, chosen: Plan, top: int) -> str:
     found = ranked(top, *choice_of(problem, apart=apart))
     lines: list[str] = []
     unaligned = not problem.tma_a, not problem.tma_b
-    if any(unaligned) and not apart and (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
+    loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
+    if any(unaligned) and not apart and loads and not problem.format.along_k:
         ((other, _),) = ranked(1, *choice_of(problem, apart=True))
         assert not pays(other, *problem[:4], unaligned, problem.processors)
         lines.append("  loading operands in parts would take longer than copying them")

@@ -13,6 +13,11 @@ and `done` are the workspace: P is SPLIT * groups for each tile, H x J the eleme
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
 
+The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3 and e5m2 (also mixed), i8 and u8 (also
+mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
+128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
+these sums in f32; of 8-bit floats tensor cores keep 14 bits.
+
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
 stages; a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles
@@ -24,11 +29,10 @@ from typing import Any, TypeVar
 from tiledsl import (
     Cluster,
     Const,
-    Float,
     Fragment,
     Global,
-    Pending,
     Ring,
+    Scalar,
     Schedule,
     SharedTile,
     View,
@@ -60,7 +64,7 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, stored_by_tma
+from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
 from tiledsl.gemm.split_k import (
     PIECE_WIDTH,
     bring_slice,
@@ -75,18 +79,20 @@ from tiledsl.gemm.split_k import (
 
 __all__ = ["choose", "hopper_fastest"]
 
-D = TypeVar("D", bound=Float)
-E = TypeVar("E", bound=Float)
+D = TypeVar("D", bound=Scalar)
+F = TypeVar("F", bound=Scalar)
+E = TypeVar("E", bound=Scalar)
 
 AT_ONCE = 16
 """Elements or vectors that a thread loads before it stores them: its accumulators leave registers for so many."""
 
 
 @tile_function
-def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int):
-    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. wide: elements of a vector of
-    a row."""
+def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int):
+    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. most: elements of a vector of
+    a row; or half as many and so on, where threads would not share a piece in whole rounds."""
     rows, columns = via.shape
+    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * 32 * warps) == 0)
     thread, vectors = warp_id() % warps * 32 + lane_id(), rows * columns // wide
     barrier()
     if to.dtype.bytes == 2:
@@ -106,7 +112,7 @@ def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, wide: int
 
 @tile_function
 def store_columns(
-    x: Fragment[f32],
+    x: Fragment[Any],
     first: index,
     C: Global[E, L, M, N],
     t: Any,
@@ -121,13 +127,13 @@ def store_columns(
     epilogue: Epilogue,
 ):
     """Stores columns of the tile of item t, from its column `first` on, piece by piece through `room`."""
-    by_tma, buffers = stored_by_tma(C), room.shape[0] // instances
+    by_tma, buffers, kind = stored_by_tma(C), room.shape[0] // instances, x.dtype
     piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
     for i in unroll(x.shape[1] // piece):
         n = tile((t.n.start + first) // piece + i, piece)
-        to, y = C[t.batch, t.m, n], alpha * x.columns(i * piece, piece)
+        to, y = C[t.batch, t.m, n], kind(alpha) * x.columns(i * piece, piece)
         if add_c:
-            y = beta * load_fragment(to, y.layout).to(f32) + y
+            y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
         at, across = coordinates(y)
         y = epilogue(y, bias, t.m.start + at if exchanged else n.start + across).to(C.dtype)
         via: Any = room[instance * buffers + i % buffers, :, :]
@@ -140,7 +146,7 @@ def store_columns(
 @tile_kernel(arch="sm_90a")
 def hopper_fastest(
     A: Global[D, L, M, K],
-    B: Global[D, L, K, N],
+    B: Global[F, L, K, N],
     C: Global[E, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
@@ -162,9 +168,14 @@ def hopper_fastest(
     EXCHANGED: Const[bool] = False,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
+    PROMOTED: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
+    along_k = (A.unit, B.unit, A.align, B.align) == (2, 1, 16, 16)
+    assert A.dtype.bytes == 2 or along_k, (
+        "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
+    )
     many = index(groups) if GATHER else index(1)
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, many)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
@@ -209,17 +220,20 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
-            acc: Pending[f32] = wgmma.accumulator((BM, BN), f32)
+            acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
-                for _ in t.k:
-                    if apart:
-                        with left.use(in_flight=1) as s, right.use(in_flight=1) as to:
-                            acc = wgmma(matrix(s.a, A), matrix(to.b, B), acc)
-                    else:
-                        with ring.use(in_flight=1) as s:
-                            acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
+                if PROMOTED:
+                    acc = promoted(ring, t.k, A, B, (BM, BN))
+                else:
+                    for _ in t.k:
+                        if apart:
+                            with left.use(in_flight=1) as s, right.use(in_flight=1) as to:
+                                acc = wgmma(matrix(s.a, A), matrix(to.b, B), acc)
+                        else:
+                            with ring.use(in_flight=1) as s:
+                                acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
-                x, first, mine = acc.wait(), index(0), True
+                x, first, mine = acc if PROMOTED else acc.wait(), index(0), True
                 if SPLIT:
                     x, mine = reduce_parts(x, t, SPLIT, sums, met, r.index, parity)
                     parity = parity ^ 1

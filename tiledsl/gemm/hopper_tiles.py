@@ -1,7 +1,8 @@
 """Tile functions of the Hopper kernels: operands staged in shared memory in their global order, and seen as matrices.
 
 TMA copies boxes whose rows run along the axis of stride 1. wgmma reads 16-bit operands in either order (K-major or
-MN-major), so an operand keeps in shared memory the order that it has in global memory.
+MN-major), so an operand keeps in shared memory the order that it has in global memory. Operands of other dtypes must be
+contiguous along k.
 """
 
 from __future__ import annotations
@@ -10,21 +11,40 @@ from math import gcd
 from typing import Any, TypeVar
 
 from tiledsl import (
+    Fragment,
     Memory,
     Scalar,
     SharedTile,
     View,
     cdiv,
+    f32,
+    i8,
+    i32,
     shared,
     swizzle_32b,
     swizzle_64b,
     swizzle_128b,
     tile_function,
+    u8,
+    wgmma,
 )
 
-__all__ = ["as_stored", "chunks", "matrix", "piece_width", "staged_width", "staging", "stored_by_tma"]
+__all__ = [
+    "SUMS",
+    "as_stored",
+    "chunks",
+    "matrix",
+    "piece_width",
+    "promoted",
+    "staged_width",
+    "staging",
+    "stored_by_tma",
+]
 
 D = TypeVar("D", bound=Scalar)
+
+SUMS: dict[Any, Any] = {i8: i32, u8: i32}
+"""The accumulators' dtype for A of this dtype; for others f32."""
 
 PANEL = 64
 """Columns of a panel of `swizzle_128b`, of 16-bit elements."""
@@ -37,12 +57,14 @@ def staged_width(columns: int, along_k: bool) -> int:
 
 
 def piece_width(columns: int, size: int, accumulators: int = 0, by_tma: bool = True) -> int:
-    """Columns of a piece of a result, whose elements have `size` bytes: at most 128 bytes, and a divisor of `columns`.
-    For TMA the span of the widest swizzle that fits, or of the narrowest one where a thread's accumulators leave few
-    registers for a piece; else multiples of 8 columns."""
+    """Columns of a piece of a result, whose elements have `size` bytes: at most 64 columns and 128 bytes, and a divisor
+    of `columns`. For TMA the span of the widest swizzle that fits, or of the narrowest one if a thread's accumulators
+    leave few registers for a piece; else multiples of 8 columns and 16 bytes."""
+    most = min(128, 64 * size)
     if by_tma:
-        return (gcd(columns * size, 128) if accumulators <= 176 else 32) // size
-    return max(n for n in range(8, 128 // size + 1, 8) if columns % n == 0)
+        return (gcd(columns * size, most) if accumulators <= 176 else 32) // size
+    step = max(8, 16 // size)
+    return max(n for n in range(step, most // size + 1, step) if columns % n == 0)
 
 
 @tile_function
@@ -53,7 +75,7 @@ def stored_by_tma(X: Memory[Any]) -> bool:
 
 
 @tile_function
-def staging(X: Memory[D], rows: int, columns: int, stages: int = 0) -> SharedTile[D]:
+def staging(X: Memory[Any], rows: int, columns: int, stages: int = 0) -> SharedTile[Any]:
     """A shared tile for rows x columns of X in the order of X in memory, or for `stages` of them."""
     dims = (columns, rows) if X.unit == X.rank - 2 else (rows, columns)
     return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=swizzle_128b)
@@ -72,6 +94,18 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 
 @tile_function
+def promoted(ring: Any, steps: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int]) -> Fragment[f32]:
+    """The product of the tiles in a ring: those of a step are multiplied by wgmma, and the products added in f32. One
+    warpgroup adds while others multiply."""
+    total = wgmma.accumulator(shape, f32).wait()
+    for _ in steps:
+        with ring.use() as s:
+            product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
+        total = total + product.wait()
+    return total
+
+
+@tile_function
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: int = 0) -> SharedTile[D]:
     """Buffers for a result of this size: of rows x 128 bytes or, where 128 bytes do not divide `columns`, and beside
     many accumulators of a thread, narrower ones. Those for TMA are panels in the order of X in memory, others as wide
@@ -81,7 +115,7 @@ def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: in
     width = piece_width(columns, size, accumulators, stored_by_tma(X))
     if not stored_by_tma(X):
         return shared((buffers, rows, width), X.dtype)
-    if X.unit == X.rank - 2:
-        return shared((buffers, width, rows), X.dtype, layout=swizzle_128b)
-    layout = swizzle_128b if width * size == 128 else swizzle_64b if width * size == 64 else swizzle_32b
-    return shared((buffers, rows, width), X.dtype, layout=layout)
+    dims = (width, rows) if X.unit == X.rank - 2 else (rows, width)
+    panel = gcd(dims[1] * size, 128)
+    layout = swizzle_128b if panel == 128 else swizzle_64b if panel == 64 else swizzle_32b
+    return shared((buffers, dims[0], dims[1]), X.dtype, layout=layout)

@@ -10,8 +10,8 @@ persistent, one CTA an SM: copies of the next tile start while this tile's resul
 be multiples of 128 bytes along the contiguous axis of A, B and C, there must be 4 or 8 warps, and the stages and the
 result must fit in shared memory side by side.
 
-The operands' dtype decides the instruction (`PRODUCTS`). f32 operands are multiplied as tf32: the tensor cores ignore
-their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
+The operands' dtypes decide the instruction (`PRODUCTS`); e4m3 and e5m2 may be mixed, i8 and u8, too. f32 operands are
+multiplied as tf32: the tensor cores ignore their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
 """
 
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from tiledsl import (
     Fragment,
     Global,
     Memory,
-    Number,
     Range,
     Ring,
     Scalar,
@@ -72,7 +71,8 @@ from tiledsl.runtime.driver import available
 __all__ = ["choose", "mma_fastest"]
 
 D = TypeVar("D", bound=Scalar)
-E = TypeVar("E", bound=Number)
+F = TypeVar("F", bound=Scalar)
+E = TypeVar("E", bound=Scalar)
 
 Choices = tuple[tuple[int, dict[str, Any]], ...]
 """Consts, the fastest first, each with the kilobytes of shared memory that a CTA then needs."""
@@ -230,7 +230,7 @@ def load_by_tma(src: Memory[D], dst: SharedTile[D], arrived: SharedTile[u64], pa
 @tile_kernel
 def mma_fastest(
     A: Global[D, M, K],
-    B: Global[D, K, N],
+    B: Global[F, K, N],
     C: Global[E, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,

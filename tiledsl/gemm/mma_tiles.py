@@ -30,6 +30,7 @@ from tiledsl import (
     load_fragment,
     mma,
     shared,
+    tf32,
     tile_function,
     u8,
 )
@@ -43,6 +44,7 @@ PRODUCTS: dict[Any, tuple[Any, Any]] = {
     f16: (mma.m16n8k16, f32),
     bf16: (mma.m16n8k16, f32),
     f32: (mma.m16n8k8, f32),
+    tf32: (mma.m16n8k8, f32),
     e4m3: (mma.m16n8k32, f32),
     e5m2: (mma.m16n8k32, f32),
     i8: (mma.m16n8k32, i32),

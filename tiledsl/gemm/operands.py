@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.plan import FORMATS
-from tiledsl.ir.types import DTYPES, DType
+from tiledsl.gemm.epilogue import add_bias
+from tiledsl.gemm.formats import FORMATS, NAMES, Format, format_of
+from tiledsl.ir.types import DTYPES, F32, DType
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
@@ -20,8 +22,6 @@ from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
 __all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "new_array", "stream_handle"]
 
-RESULTS = ("bf16", "f16", "f32")
-"""dtypes of C."""
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 
@@ -35,8 +35,9 @@ GEMM = _Function("gemm")
 
 
 class Operands(NamedTuple):
-    """a, b, c: with three axes. bias: None, or with one axis. given: A, B, C and the bias as they were passed.
-    result: C itself. batch_invariant: the bits of a row of C must not depend on the number of rows."""
+    """a, b, c: with three axes. a and b are tf32 if f32 is multiplied so. bias: None, or with one axis. given: A, B, C
+    and the bias as they were passed. result: C itself. batch_invariant: the bits of a row of C must not depend on the
+    number of rows. promoted: as of `Format`."""
 
     a: ArrayInfo
     b: ArrayInfo
@@ -45,6 +46,12 @@ class Operands(NamedTuple):
     given: tuple[ArrayInfo, ...]
     result: Any
     batch_invariant: bool = False
+    promoted: bool = False
+
+    @property
+    def format(self) -> Format:
+        """What is multiplied. Its results are those without an epilogue function."""
+        return FORMATS[self.a.dtype.name, self.b.dtype.name]
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -52,21 +59,24 @@ class Operands(NamedTuple):
         return self.a.pointer, self.b.pointer, self.c.pointer, 0 if self.bias is None else self.bias.pointer
 
 
-def described(A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, by_column: bool) -> Operands:
-    """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. by_column: what is done
-    to an element of C depends on its column."""
+def described(
+    A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, epilogue: Any, precision: str | None = None
+) -> Operands:
+    """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. epilogue: a function of
+    the elements of C and their columns, or None."""
     a, b = describe(GEMM, "A", A), describe(GEMM, "B", B)
-    if a.dtype.name not in FORMATS:
-        message = f"A is {a.dtype}, which no kernel multiplies; expected one of {', '.join(FORMATS)}"
-        raise argument_error(GEMM, message, "convert A and B")
-    if a.dtype != b.dtype:
-        raise argument_error(GEMM, f"A is {a.dtype}, but B is {b.dtype}", "convert one of them")
+    converts = epilogue not in (None, add_bias)
+    format = format_of(GEMM, a.dtype, b.dtype, precision, converts)
     shape = _shape_of_result(a.shape, b.shape)
     wanted = None if out_dtype is None else dtype_named(out_dtype)
-    result = new_array(GEMM, A, shape, None if wanted == a.dtype else wanted) if C is None else C
+    made = wanted or format.results[0]
+    result = new_array(GEMM, A, shape, None if made == a.dtype else made) if C is None else C
     c = describe(GEMM, "C", result)
-    if c.dtype.name not in RESULTS:
-        raise argument_error(GEMM, f"C is {c.dtype}; expected one of {', '.join(RESULTS)}", "pass C of such a dtype")
+    if c.dtype not in format.results:
+        possible = ", ".join(dtype.name for dtype in format.results)
+        tf32 = ', or precision="tf32"' if format.a == F32 else ""
+        message = f"C is {c.dtype}; expected one of {possible} for {format}"
+        raise argument_error(GEMM, message, f"pass C of such a dtype{tf32}")
     if wanted not in (None, c.dtype):
         raise argument_error(GEMM, f"C is {c.dtype}, but out_dtype is {wanted}", "leave out one of them")
     if c.shape != shape:
@@ -75,8 +85,12 @@ def described(A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, by_column: bool
     arrays = {"A": a, "B": b, "C": c}
     if bias is not None:
         arrays["bias"] = _described_bias(bias, shape[-1])
+        if format.sums != F32 and not converts:
+            message = f"bias is f32, but the sums of {format} are {format.sums}"
+            raise argument_error(GEMM, message, "add it by an epilogue function: x.to(f32) + bias.get(column)")
     _check_memory(arrays)
-    return folded(a, b, c, arrays.get("bias"), by_column, result)
+    of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result)
+    return of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b), promoted=format.promoted)
 
 
 def dtype_named(value: Any) -> DType:
@@ -85,8 +99,8 @@ def dtype_named(value: Any) -> DType:
     if not isinstance(found, DType):
         text = str(getattr(value, "__name__", value)).removeprefix("torch.")
         found = DTYPES.get(NUMPY_NAMES.get(text, text))
-    if found is None or found.name not in RESULTS:
-        raise argument_error(GEMM, f"the dtype {value!r} is none of {', '.join(RESULTS)}", 'pass "f32", for example')
+    if found is None or found.name not in NAMES:
+        raise argument_error(GEMM, f"the dtype {value!r} is none of {', '.join(NAMES)}", 'pass "f32", for example')
     return found
 
 

@@ -1,4 +1,4 @@
-"""Copies of operands that TMA cannot take, with rows that it can."""
+"""Copies of operands that TMA cannot take, or wgmma not in their order, with rows that they can."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from tiledsl import (
     Memory,
     Scalar,
     SharedTile,
+    barrier,
     cdiv,
     const,
+    fragment,
     grid,
     index,
     lane_id,
@@ -27,12 +29,14 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M
 
-__all__ = ["VEC", "pad", "pad_both", "width"]
+__all__ = ["VEC", "pad", "pad_both", "padded", "width"]
 
 D = TypeVar("D", bound=Scalar)
 
-VEC = 8
-"""Elements of a vector of 16 bytes; padded rows are whole vectors."""
+VECTOR = 16
+"""Bytes of a vector; padded rows are whole vectors."""
+VEC = VECTOR // 2
+"""16-bit elements of one."""
 
 
 class M2(Dim):
@@ -49,48 +53,142 @@ class J2(Dim):
 
 WARPS = 8
 """Of a block; each copies a vector a lane: of several rows where these are short."""
-WIDTHS = (32, 64, 128, 256)
-"""Elements of a row that a warp copies at most."""
+TALL, DEEP = 64, 128
+"""Rows of a block that transposes, and bytes of each."""
 
 
-def width(columns: int) -> int:
-    """The const WIDE for a copy whose rows have so many elements."""
-    return next((wide for wide in WIDTHS if wide >= columns), WIDTHS[-1])
+def widest(size: int) -> int:
+    """Elements of a row that a warp copies at most, of `size` bytes: a vector a lane."""
+    return 32 * VECTOR // size
+
+
+def width(columns: int, size: int = 2) -> int:
+    """The const WIDE for a copy whose rows have so many elements of `size` bytes."""
+    wide = 32
+    while wide < min(columns, widest(size)):
+        wide *= 2
+    return wide
+
+
+def padded(columns: int, size: int = 2) -> int:
+    """Elements of `size` bytes of a copy's row."""
+    return cdiv(columns * size, VECTOR) * VECTOR // size
 
 
 @tile_function
-def blocks(Y: Global[D, Any, Any, Any], wide: int) -> index:
-    """How many copy a matrix of Y."""
-    return cdiv(Y.shape[1], WARPS * 32 * VEC // wide) * (cdiv(Y.shape[2], wide) if wide == WIDTHS[-1] else index(1))
+def blocks(X: Memory[D], Y: Global[D, Any, Any, Any], wide: int) -> index:
+    """How many copy a matrix of X to Y."""
+    if X.unit == X.rank - 2:
+        return cdiv(Y.shape[1], TALL) * cdiv(Y.shape[2], DEEP // X.dtype.bytes)
+    most = widest(X.dtype.bytes)
+    return cdiv(Y.shape[1], WARPS * most // wide) * (cdiv(Y.shape[2], wide) if wide == most else index(1))
+
+
+@tile_function
+def space(X: Memory[D]) -> SharedTile[D]:
+    """What a block that copies X needs: a row of vectors for each warp, or the part that it transposes."""
+    if X.unit == X.rank - 2:
+        return shared((TALL, DEEP + 4) if by_quads(X) else (DEEP // X.dtype.bytes, TALL), X.dtype)
+    return shared((WARPS, widest(X.dtype.bytes)), X.dtype)
 
 
 @tile_function
 def pad_part(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], wide: int, number: index):
     """What block `number` copies of X to Y, each warp through its row of `lines`: reads and writes are coalesced."""
-    lane, warp, each = lane_id(), warp_id(), 32 * VEC // wide
-    count = blocks(Y, wide)
+    most, vec = widest(X.dtype.bytes), VECTOR // X.dtype.bytes
+    lane, warp, each = lane_id(), warp_id(), most // wide
+    count = blocks(X, Y, wide)
     batch, part = number // count, number % count
-    across = cdiv(Y.shape[2], wide) if wide == WIDTHS[-1] else index(1)
+    across = cdiv(Y.shape[2], wide) if wide == most else index(1)
     m, k = (part // across * WARPS + warp) * each, part % across * wide
-    found = [X.get(batch, m + i * 32 // wide, k + i * 32 % wide + lane, other=0) for i in range(VEC)]
-    for i in unroll(VEC):
+    found = [X.get(batch, m + i * 32 // wide, k + i * 32 % wide + lane, other=0) for i in range(vec)]
+    for i in unroll(vec):
         lines[warp, i * 32 + lane] = found[i]
     syncwarp()
-    m, k = m + lane * VEC // wide, k + lane * VEC % wide
+    m, k = m + lane * vec // wide, k + lane * vec % wide
     if m < Y.shape[1] and k < Y.shape[2]:
-        Y.store(batch, m, k, lines.load(warp, lane * VEC))
+        Y.store(batch, m, k, lines.load(warp, lane * vec))
+
+
+@tile_function
+def by_quads(X: Memory[D]) -> bool:
+    """Whether X, whose columns are contiguous, is read and transposed by 4 x 4 bytes."""
+    return X.dtype.bytes == 1 and X.align >= 4
+
+
+@tile_function
+def transpose_part(X: Global[D, Any, Any, Any], Y: Global[D, Any, Any, Any], room: SharedTile[D], number: index):
+    """What block `number` copies of X, whose columns are contiguous, to Y, whose rows are: through `room`, which has
+    columns of X, or rows of Y if these are made of quads. 8 lanes write a row of it, a vector each."""
+    vec, deep, thread = VECTOR // X.dtype.bytes, DEEP // X.dtype.bytes, warp_id() * 32 + lane_id()
+    count, along = blocks(X, Y, 0), cdiv(Y.shape[2], deep)
+    batch, part = number // count, number % count
+    m, k = part // along * TALL, part % along * deep
+    if by_quads(X):
+        if m + TALL <= X.shape[1] and k + deep <= X.shape[2]:
+            take_quads(X, room, batch, m, k, True)
+        else:
+            take_quads(X, room, batch, m, k, False)
+    else:
+        at = [i * 32 * WARPS + thread for i in range(TALL * deep // (32 * WARPS))]
+        found = [X.get(batch, m + i % TALL, k + i // TALL, other=0) for i in at]
+        for i in unroll(len(at)):
+            room[at[i] // TALL, at[i] % TALL] = found[i]
+    barrier()
+    for i in unroll(TALL * deep // (32 * WARPS * vec)):
+        place = i * 32 * WARPS + thread
+        row, first = place // 8, place % 8 * vec
+        line = fragment((vec,), X.dtype)
+        if by_quads(X):
+            for j in unroll(4):
+                line[4 * j : 4 * j + 4] = room.load(row, first + 4 * j, vec=4)
+        else:
+            for j in unroll(vec):
+                line[j] = room[first + j, row]
+        if m + row < Y.shape[1] and k + first < Y.shape[2]:
+            Y.store(batch, m + row, k + first, line)
+
+
+@tile_function
+def take_quads(X: Memory[D], room: SharedTile[D], batch: index, m: index, k: index, inside: bool):
+    """Transposes the part of X from row m and column k on into `room`. A warp has 8 x 4 quads at a time, which are in
+    different banks, since rows of `room` are 4 bytes longer than a part. inside: all of the part lies in X; a guard of
+    each load would be a branch, and loads would wait for each other."""
+    lane, across = lane_id(), TALL // 32
+    groups = [i * WARPS + warp_id() for i in range(TALL * DEEP // (16 * 32 * WARPS))]
+    places = [(i % across * 32 + lane % 8 * 4, i // across * 16 + lane // 8 * 4) for i in groups]
+    if inside:
+        quads = [[X.load(batch, m + row, k + column + j, vec=4) for j in range(4)] for row, column in places]
+    else:
+        quads = [[X.get(batch, m + row, k + column + j, vec=4) for j in range(4)] for row, column in places]
+    for i in unroll(len(places)):
+        for r in unroll(4):
+            line = fragment((4,), X.dtype)
+            for j in unroll(4):
+                line[j] = quads[i][j][r]
+            room.store(places[i][0] + r, places[i][1], line)
+
+
+@tile_function
+def copy_part(X: Global[D, Any, Any, Any], Y: Global[D, Any, Any, Any], room: SharedTile[D], wide: int, number: index):
+    """What block `number` copies of X to Y."""
+    if X.unit == X.rank - 2:
+        transpose_part(X, Y, room, number)
+    else:
+        pad_part(X, Y, room, wide, number)
 
 
 @tile_kernel(arch="sm_90a")
 def pad(X: Global[D, L, M, K], Y: Global[D, L, M, J], *, WIDE: const = 256, EARLY: Const[bool] = False):
-    """Y[:, :, :K] = X and 0 behind; rows of Y are aligned and whole vectors long, at most WIDE unless it is 256."""
-    number = grid(blocks(Y, WIDE) * L)
+    """Y[:, :, :K] = X and 0 behind; rows of Y are aligned and whole vectors long, at most WIDE unless it is `widest`.
+    X of contiguous columns is transposed, whatever WIDE is."""
+    number = grid(blocks(X, Y, WIDE) * L)
     threads(32, WARPS)
-    lines = shared((WARPS, 32 * VEC), X.dtype)
+    room = space(X)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    pad_part(X, Y, lines, WIDE, number)
+    copy_part(X, Y, room, WIDE, number)
 
 
 @tile_kernel(arch="sm_90a")
@@ -105,14 +203,16 @@ def pad_both(
     EARLY: Const[bool] = False,
 ):
     """`pad` of two operands in one launch: X to Y and Z to W."""
-    first = blocks(Y, WIDE) * L
-    number = grid(first + blocks(W, WIDE2) * L)
+    first = blocks(X, Y, WIDE) * L
+    number = grid(first + blocks(Z, W, WIDE2) * L)
     threads(32, WARPS)
-    lines = shared((WARPS, 32 * VEC), X.dtype)
+    room = space(X)
+    same = X.unit != X.rank - 2 and Z.unit != Z.rank - 2
+    other = room if same else space(Z)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     if number < first:
-        pad_part(X, Y, lines, WIDE, number)
+        copy_part(X, Y, room, WIDE, number)
     else:
-        pad_part(Z, W, lines, WIDE2, number - first)
+        copy_part(Z, W, other, WIDE2, number - first)

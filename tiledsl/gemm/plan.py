@@ -17,15 +17,14 @@ from tiledsl.gemm.apart import apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
+from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.split_k import QUAD
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
-__all__ = ["FORMATS", "Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "plan"]
+__all__ = ["Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "plan"]
 
-FORMATS = ("bf16", "f16", "f32")
-"""dtypes of A and B."""
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
 ALIGNED = 16
@@ -35,11 +34,13 @@ ALIGNED = 16
 class Problem(NamedTuple):
     """`batch` products of m x n x k.
 
-    dtype: of A and B. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
-    of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. apart_a,
-    apart_b: TMA cannot read the operand as it is, but in parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias:
-    one is given. epilogue: there is an epilogue function, one that adds the bias included. arch: name of the target.
+    dtype: of A and B, tf32 if f32 is multiplied so; dtype_b: of B, if it differs. out: of C. unit_a, unit_b, unit_c: of
+    [batch, rows, columns] the axis along which elements are neighbours in memory, 1 or 2, or 0 for none. tma_a, tma_b:
+    TMA can read the operand. tma_c: TMA can store C. apart_a, apart_b: TMA cannot read the operand as it is, but in
+    parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
+    one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
+    promoted: as of `Format`.
     """
 
     batch: int
@@ -62,6 +63,12 @@ class Problem(NamedTuple):
     arch: str = "sm_90a"
     processors: int = 132
     batch_invariant: bool = False
+    dtype_b: str = ""
+    promoted: bool = False
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.dtype, self.dtype_b or self.dtype]
 
 
 class Plan(NamedTuple):
@@ -71,7 +78,8 @@ class Plan(NamedTuple):
     launched for each product of the batch. Of the consts ADD_C, EPILOGUE, EARLY and EXCHANGED it gets those that it
     has; they are not in `consts`.
 
-    pad_a, pad_b: the operand is first copied to a workspace whose rows TMA can read. exchanged: the product is computed
+    pad_a, pad_b: the operand is first copied to a workspace that TMA can read; in its own order, or, with along_k,
+    along k. exchanged: the product is computed
     as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
     zero before and after the launch; 0 for none. groups: the argument `groups`, if the kernel has it. numbers: other
@@ -84,6 +92,7 @@ class Plan(NamedTuple):
     exchanged: bool = False
     pad_a: bool = False
     pad_b: bool = False
+    along_k: bool = False
     sums: tuple[int, ...] | None = None
     done: int = 0
     groups: int = 1
@@ -96,17 +105,30 @@ def plan(problem: Problem) -> Plan:
     """How to compute this product. Raises KernelArgumentError if no kernel can."""
     if problem.dtype == "f32":
         return _for_f32(problem)
-    if "wgmma" in TARGETS[problem.arch].features:
+    # Nothing can be contiguous along a k of 0.
+    if "wgmma" in TARGETS[problem.arch].features and (problem.k or not problem.format.along_k):
         return _for_wgmma(problem)
-    consts = mma.choose(problem.m, problem.n, problem.k, problem.dtype, problem.arch, processors=problem.processors)
+    return _for_mma(problem)
+
+
+def _for_mma(problem: Problem) -> Plan:
+    """By `mma_fastest`, which takes operands of any order."""
+    target, eight_bits = TARGETS[problem.arch], {problem.dtype, problem.dtype_b, problem.out} & {"e4m3", "e5m2"}
+    if eight_bits and "fp8" not in target.features:
+        message = f"gemm(): {' and '.join(sorted(eight_bits))} on {target.name}, which has no instructions for them"
+        raise KernelArgumentError(f"{message}\n  fix: use sm_89 or later, or bf16 or f16")
+    if problem.promoted and problem.k:
+        message = f"gemm(): precision is 'promoted' on {target.name}, and only the kernel for wgmma adds up so"
+        raise KernelArgumentError(f"{message}\n  fix: leave it out, or use sm_90a")
+    consts = mma.choose(
+        problem.m, problem.n, problem.k, problem.dtype, problem.arch,
+        along_k=problem.unit_a == 2 and problem.unit_b == 1, processors=problem.processors,
+    )  # fmt: skip
     return Plan(mma.mma_fastest, consts)
 
 
 def _for_f32(problem: Problem) -> Plan:
     """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns."""
-    if problem.out != "f32":
-        message = f"gemm(): C is {problem.out}, but the kernel for A and B of f32 takes a C of f32"
-        raise KernelArgumentError(f"{message}\n  fix: pass a C of f32, or A and B of bf16 or f16")
     sizes, options, exchanged = choice_of_f32(problem)
     chosen = plan_f32(*sizes, **options)
     numbers = {"parts": chosen.parts, "fold": chosen.fold}
@@ -130,9 +152,11 @@ def choice_of_f32(problem: Problem) -> tuple[tuple[int, ...], dict[str, Any], bo
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. Operands that TMA cannot read are padded first, or loaded in parts. A row's products are
-    added 16 at a time along k whatever the tile is, so that parts of k alone make its bits depend on m."""
-    if (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b):
+    """By `hopper_fastest`. Operands that TMA cannot read are padded first, or, of 16-bit elements, loaded in parts;
+    those that wgmma reads along k only are transposed if they are not contiguous along it. A row's products are added
+    32 bytes at a time along k whatever the tile is, so that parts of k alone make its bits depend on m."""
+    loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
+    if loads and not problem.format.along_k:
         unaligned = not problem.tma_a, not problem.tma_b
         apart = best(*choice_of(problem, apart=True)) if any(unaligned) else None
         if apart and pays(apart, *problem[:4], unaligned, problem.processors):
@@ -146,17 +170,26 @@ def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
     behind = problem.add_c + (problem.bias or problem.epilogue) if problem.tma_c and not apart else FEW_REGISTERS
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
-    return *problem[:4], along_k, behind, problem.processors, not problem.batch_invariant, apart
+    if problem.format.along_k:
+        along_k = (True, True)
+    parted, sizes = not problem.batch_invariant, (problem.format.bytes, DTYPES[problem.out].bytes)
+    return *problem[:4], along_k, behind, problem.processors, parted, apart, problem.promoted, *sizes
 
 
 def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:
     """By this variant of `hopper_fastest`. apart: its consts if it loads operands in parts; if not, those that TMA
     cannot read are padded first. Large products do not launch early: that was slower, or no faster."""
     batch, m, n, k = problem[:4]
+    format = problem.format
     padded = (False, False) if apart else (not problem.tma_a, not problem.tma_b)
+    if format.along_k:
+        padded = padded[0] or problem.unit_a != 2, padded[1] or problem.unit_b != 1
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c)
-    plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, early=early)
+    if problem.promoted:
+        k = 0  # all steps have 128 elements, also where deeper ones would be faster
+    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes)
+    consts |= {"PROMOTED": True} if problem.promoted else {}
+    plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     if not chosen.parts:
         return plan
     rows, columns, instances = chosen.tile

@@ -12,6 +12,7 @@ from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.plan import plan
 from tiledsl.gemm.steps import Step, Steps, problem_of, steps_of
 from tiledsl.gemm.workspace import graph_zeros, keep_graph_zeros, workspace_of
+from tiledsl.ir.types import F32
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
@@ -29,10 +30,10 @@ class Prepared:
 
     single: the only launch, if it needs no workspace; `pick` gives its addresses from those of A, B, C and the bias,
     and None stands for A, B and C as they are. rest: its scalars after alpha and beta. like: a torch tensor
-    like the C that a call without C allocates, whose own memory was given back.
+    like the C that a call without C allocates, whose own memory was given back. whole: alpha and beta must be integers.
     """
 
-    __slots__ = ("_launches", "_room", "_zeros", "device", "like", "pick", "rest", "single")
+    __slots__ = ("_launches", "_room", "_zeros", "device", "like", "pick", "rest", "single", "whole")
 
     def __init__(self, device: int, steps: Steps, of: Operands) -> None:
         self.device = device
@@ -43,6 +44,7 @@ class Prepared:
         self.rest: tuple[Any, ...] = ()
         self.pick: Any = None
         self.like: Any = None
+        self.whole = of.format.sums != F32
         if len(self._launches) == 1 and not (steps.room or steps.zeros):
             self.single, self.pick, offsets, _, self.rest = self._launches[0]
             assert offsets is None, "a single launch is of whole arrays"

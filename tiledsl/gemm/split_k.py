@@ -152,14 +152,14 @@ def slice_width(parts: int, columns: int) -> int:
 
 @tile_function
 def reduce_parts(
-    x: Fragment[f32],
+    x: Fragment[Any],
     t: Any,
     parts: int,
     sums: Global[f32, P, H, J] | None,
     room: tuple[SharedTile[u64], SharedTile[u32]],
     instance: index,
     parity: u32,
-) -> tuple[Fragment[f32], boolean]:
+) -> tuple[Fragment[Any], boolean]:
     """The sum of x over the CTAs of the cluster, for the slice of this one, number t.part; and whether it has a slice.
 
     sums: for each part what its threads hold, in rows of QUAD elements of each. room: of `meeting`, where the
@@ -185,18 +185,18 @@ def reduce_parts(
         ptx.mbarrier_wait(room[0], instance, parity=parity)
         if mine:
             for p in unroll(1, parts):
-                own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own.shape[0])
-    return fragment((x.shape[0], wide), f32, x.layout, init=own), mine
+                own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own)
+    return fragment((x.shape[0], wide), x.dtype, x.layout, init=own), mine
 
 
 @tile_function
 def bring_slice(
-    x: Fragment[f32],
+    x: Fragment[Any],
     t: Any,
     parts: int,
     groups: index,
     sums: Global[f32, P, H, J] | None,
-    done: Global[u32, R] | None,
+    done: Any,
     found: SharedTile[u32],
     instance: index,
 ) -> boolean:
@@ -208,7 +208,7 @@ def bring_slice(
     store_slice(x.registers(), sums, t.group * t.count * parts + number, t.part, thread)
     barrier()
     if thread == 0:
-        came: Any = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
+        came = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
         if x.shape[1] > PIECE_WIDTH:  # else there is nothing to take beside the last one to come
             asked = index(0)
             while index(came) < groups and asked < ASKS:
@@ -221,7 +221,7 @@ def bring_slice(
 
 @tile_function
 def take_piece(
-    x: Fragment[f32],
+    x: Fragment[Any],
     t: Any,
     parts: int,
     groups: index,
@@ -229,7 +229,7 @@ def take_piece(
     done: Global[u32, R] | None,
     found: SharedTile[u32],
     instance: index,
-) -> tuple[Fragment[f32], index]:
+) -> tuple[Fragment[Any], index]:
     """The next piece of a slice like x that nobody has taken: its sum over the `groups` clusters, and its number. From
     x.shape[1] // PIECE_WIDTH on there is none."""
     assert sums is not None and done is not None
@@ -240,41 +240,45 @@ def take_piece(
         found[instance] = done.atomic_add(number, TAKEN, order="acquire") % LEFT // TAKEN
     barrier()
     piece = index(found[instance])
-    own = fragment((x.registers().shape[0] // pieces,), f32)
+    own = fragment((x.registers().shape[0] // pieces,), x.dtype)
     if piece < pieces:
         deep = LOADED // own.shape[0]
         for group in range(0, groups, deep):
             at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
-            more = [load_slice(sums, at[i], t.part * pieces + piece, thread, own.shape[0]) for i in range(deep)]
+            more = [load_slice(sums, at[i], t.part * pieces + piece, thread, own) for i in range(deep)]
             for i in unroll(deep):
                 own = own + more[i]
-    return fragment((x.shape[0], PIECE_WIDTH), f32, x.layout, init=own), piece
+    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own), piece
 
 
 @tile_function
-def leave_slice(t: Any, parts: int, groups: index, done: Global[u32, R] | None, thread: index):
+def leave_slice(t: Any, parts: int, groups: index, done: Any, thread: index):
     """A CTA that `take_piece` has nothing for; of the last one, the word of the slice is zero again."""
     assert done is not None
     number = t.number * parts + t.part
     if thread == 0:
-        old: Any = done.atomic_add(number, LEFT, order="acq_rel")
+        old = done.atomic_add(number, LEFT, order="acq_rel")
         if index(old // LEFT) == groups - 1:
             done.atomic_store(number, 0)
 
 
 @tile_function
-def store_slice(x: Fragment[f32], sums: Global[f32, P, H, J], number: index, slice: index | int, thread: index):
-    """Stores what this thread holds of a slice of part `number`."""
+def store_slice(x: Fragment[Any], sums: Global[f32, P, H, J], number: index, slice: index | int, thread: index):
+    """Stores what this thread holds of a slice of part `number`: f32, or the bits of an i32 in one."""
     rows = x.shape[0] // QUAD
     for i in unroll(rows):
-        sums.store(number, slice * rows + i, thread * QUAD, x[QUAD * i : QUAD * i + QUAD])
+        quad = x[QUAD * i : QUAD * i + QUAD]
+        sums.store(number, slice * rows + i, thread * QUAD, quad if x.dtype is f32 else quad.bitcast(f32))
 
 
 @tile_function
-def load_slice(sums: Global[f32, P, H, J], number: index, slice: index, thread: index, count: int) -> Fragment[f32]:
-    """What `store_slice` stored; of a part that is not there, zeros."""
-    x = fragment((count,), f32)
-    rows = count // QUAD
+def load_slice(
+    sums: Global[f32, P, H, J], number: index, slice: index, thread: index, like: Fragment[Any]
+) -> Fragment[Any]:
+    """What `store_slice` stored of a fragment like this one; of a part that is not there, zeros."""
+    x = fragment(like.shape, like.dtype)
+    rows = like.shape[0] // QUAD
     for i in unroll(rows):
-        x[QUAD * i : QUAD * i + QUAD] = sums.get(number, slice * rows + i, thread * QUAD, vec=QUAD * 4)
+        quad = sums.get(number, slice * rows + i, thread * QUAD, vec=QUAD * 4)
+        x[QUAD * i : QUAD * i + QUAD] = quad if like.dtype is f32 else quad.bitcast(like.dtype)
     return x

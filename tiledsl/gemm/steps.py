@@ -22,10 +22,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.operands import Operands
-from tiledsl.gemm.pad import VEC, pad, pad_both, width
+from tiledsl.gemm.pad import pad, pad_both, padded, width
 from tiledsl.gemm.plan import ALIGNED, Plan, Problem
 from tiledsl.ir.abi import INDEX32_LIMIT
-from tiledsl.ir.types import F32, U32, DType
+from tiledsl.ir.types import F32, U8, U32, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
@@ -35,6 +35,8 @@ __all__ = ["GRAIN", "Place", "Step", "Steps", "problem_of", "steps_of"]
 
 BIAS, ROOM, ZEROS = 3, 4, 5
 """Numbers of memories, after A, B and C. ROOM: a workspace. ZEROS: another one, whose words are 0 between launches."""
+BITS = {1: U8, 4: U32}
+"""What operands of other dtypes are copied as, by the bytes of an element: dtypes that differ share a launch."""
 GRAIN = 256
 """Alignment of the parts of a workspace, in bytes."""
 
@@ -104,7 +106,8 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     by_tma[2] = by_tma[2] and of.c.whole(units[2], ALIGNED)
     apart = [not tma and _loads_apart(info, unit) for info, unit, tma in zip(arrays, units, by_tma, strict=True)][:2]
     facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, *apart, beta != 0, of.bias is not None, epilogue)
-    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant))
+    right = of.b.dtype.name if of.b.dtype != of.a.dtype else ""
+    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant, right, of.promoted))
 
 
 def _loads_apart(info: ArrayInfo, unit: int) -> bool:
@@ -132,22 +135,28 @@ class _Builder:
         return Place(ROOM, dtype, shape, row_major(shape), at)
 
     def pad(self, plan: Plan) -> None:
-        """Replace operands by copies whose rows TMA can read, which the first launch makes."""
+        """Replace operands by copies that TMA can read, which the first launch makes."""
         copies: list[Place] = []
 
-        def copied(X: Place) -> Place:
-            if X.strides[1] == 1 and X.strides[2] != 1:
-                return copied(X.transposed).transposed
+        def copied(X: Place, across: bool) -> Place:
+            """across: rows of the copy run along axis 1 of X."""
+            if across:
+                return copied(X.transposed, False).transposed
             batch, rows, columns = X.shape
-            Y = self.take(X.dtype, (batch, rows, cdiv(columns, VEC) * VEC))
-            copies.extend((X, Y))
+            Y = self.take(X.dtype, (batch, rows, padded(columns, X.dtype.bytes)))
+            moved = BITS.get(X.dtype.bytes, X.dtype)
+            copies.extend((X._replace(dtype=moved), Y._replace(dtype=moved)))
             return Y._replace(shape=X.shape)
 
-        self.a = copied(self.a) if plan.pad_a else self.a
-        self.b = copied(self.b) if plan.pad_b else self.b
+        def by_columns(X: Place) -> bool:
+            return X.strides[1] == 1 and X.strides[2] != 1
+
+        a, b = self.a, self.b
+        self.a = copied(a, not plan.along_k and by_columns(a)) if plan.pad_a else a
+        self.b = copied(b, plan.along_k or by_columns(b)) if plan.pad_b else b
         if copies:
             kernel, names = (pad, "XY") if len(copies) == 2 else (pad_both, "XYZW")
-            wide = [width(cdiv(X.shape[2], VEC) * VEC) for X in copies[1::2]]
+            wide = [width(X.shape[2], X.dtype.bytes) for X in copies[1::2]]
             consts = {**dict(zip(("WIDE", "WIDE2"), wide, strict=False)), "EARLY": plan.early}
             self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), consts))
 

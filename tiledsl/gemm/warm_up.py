@@ -9,6 +9,7 @@ from typing import Any
 from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
 from tiledsl.gemm.epilogue import add_bias, plain
+from tiledsl.gemm.formats import format_of
 from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
 from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
@@ -27,7 +28,9 @@ def warmup(
     shapes: Iterable[Sequence[int]],
     dtype: Any = "bf16",
     *,
+    dtype_b: Any = None,
     out_dtype: Any = None,
+    precision: str | None = None,
     layouts: Sequence[str] = ("NN",),
     beta: float = 0.0,
     bias: bool = False,
@@ -38,16 +41,22 @@ def warmup(
 ) -> None:
     """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
 
-    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. layouts: how A and B are stored: N
-    in rows, T transposed; "NT" is a B whose columns are contiguous. beta, bias, epilogue, batch_invariant: as calls
-    will pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else
-    CuPy's, else the default stream. Arrays are taken to be contiguous and aligned to 16 bytes.
+    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. dtype_b: of B, if it differs.
+    layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. precision, beta,
+    bias, epilogue, batch_invariant: as calls will pass them; any beta but 0 stands for all. stream: that of the calls,
+    by default torch's current one, else CuPy's, else the default stream. Arrays are taken to be contiguous and aligned
+    to 16 bytes.
 
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
     compiled by several processes.
     """
-    wanted = dtype_named(dtype)
-    out = wanted if out_dtype is None else dtype_named(out_dtype)
+    a = dtype_named(dtype)
+    b = a if dtype_b is None else dtype_named(dtype_b)
+    format = format_of(GEMM, a, b, precision, epilogue is not plain)
+    out = format.results[0] if out_dtype is None else dtype_named(out_dtype)
+    if out not in format.results:
+        possible = ", ".join(found.name for found in format.results)
+        raise argument_error(GEMM, f"out_dtype is {out}; expected one of {possible} for {format}", "pass one of them")
     if bias and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue
@@ -56,8 +65,8 @@ def warmup(
         raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}")
     device = 0 if arch is not None else driver().current_device()
     products = [
-        operands_of(tuple(shape), wanted, out, layout, bias, behind is not None, device)._replace(
-            batch_invariant=batch_invariant
+        operands_of(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device)._replace(
+            batch_invariant=batch_invariant, promoted=format.promoted
         )
         for shape in shapes
         for layout in layouts
@@ -89,7 +98,7 @@ def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: An
 
 
 def operands_of(
-    shape: tuple[int, ...], dtype: DType, out: DType, layout: str, bias: bool, by_column: bool, device: int
+    shape: tuple[int, ...], dtypes: tuple[DType, ...], layout: str, bias: bool, by_column: bool, device: int
 ) -> Operands:
     """Arrays of this shape, which do not exist."""
     if len(shape) not in (3, 4) or any(type(n) is not int or n < 1 for n in shape):
@@ -101,8 +110,9 @@ def operands_of(
         strides = row_major(stored)
         if order == "T":
             strides = (*strides[:-2], strides[-1], strides[-2])
-        of = out if number == 2 else dtype
-        found.append(ArrayInfo(of, (*batch, rows, columns), strides, APART * (number + 1), device, True, None))
+        found.append(
+            ArrayInfo(dtypes[number], (*batch, rows, columns), strides, APART * (number + 1), device, True, None)
+        )
     added = ArrayInfo(F32, (n,), (1,), APART * 4, device, True, None) if bias else None
     return folded(found[0], found[1], found[2], added, by_column)
 

@@ -1,0 +1,108 @@
+"""What `gemm` multiplies: dtypes of A and B, what their products are added up in, and what C may be.
+
+Everything that depends on the size of an element of A and B goes by `Format.bytes`: a step along k, and a row of a tile
+in shared memory, has 128 bytes whatever they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, I32, TF32, DType
+from tiledsl.layout.wgmma import WGMMA
+from tiledsl.signatures.specialize import argument_error
+
+__all__ = ["FORMATS", "NAMES", "PRECISIONS", "WHOLE", "Format", "check_factors", "format_of"]
+
+
+class Format(NamedTuple):
+    """a, b: dtypes of A and B. sums: that of the accumulators. results: those that C may have, first the one that it
+    has if nothing is said. promoted: the sums of tensor cores are added up in f32 every 128 of k."""
+
+    a: DType
+    b: DType
+    sums: DType
+    results: tuple[DType, ...]
+    promoted: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of an element of A, and of B."""
+        return self.a.bytes
+
+    @property
+    def along_k(self) -> bool:
+        """Whether wgmma reads A and B along k only. (PTX ISA: wgmma.mma_async; only 16-bit operands are transposed.)"""
+        return self.a.bytes != 2
+
+    def __str__(self) -> str:
+        return f"A of {self.a} and B of {self.b}" if self.a != self.b else f"A and B of {self.a}"
+
+
+FLOATS = (BF16, F16, F32, E4M3, E5M2)
+DEFAULT = {BF16: BF16, F16: F16, TF32: F32, E4M3: BF16, E5M2: BF16}
+
+
+def _results(a: DType, sums: DType) -> tuple[DType, ...]:
+    if sums == I32:
+        return (I32,)
+    return DEFAULT[a], *(dtype for dtype in FLOATS if dtype != DEFAULT[a])
+
+
+FORMATS: dict[tuple[str, str], Format] = {
+    ("f32", "f32"): Format(F32, F32, F32, (F32,)),
+    **{
+        (row.a, row.b): Format(DTYPES[row.a], DTYPES[row.b], DTYPES[row.acc], _results(DTYPES[row.a], DTYPES[row.acc]))
+        for row in WGMMA
+        if row.acc != "f16"
+    },
+}
+"""By the dtypes of A and B: f32 in fp32, and what tensor cores multiply, tf32 for operands of f32 among them."""
+PRECISIONS = {"tf32": (F32,), "promoted": (E4M3, E5M2)}
+"""By the names that calls give, the dtypes of A and B that it is for: products by tensor cores, sums with more bits."""
+CONVERTED = (I32, F32, BF16, F16)
+"""What C may be if an epilogue function has converted integer sums."""
+NAMES = tuple(dict.fromkeys(dtype.name for f in FORMATS.values() for dtype in (f.a, *f.results) if dtype != TF32))
+"""Of all dtypes that A, B or C may have."""
+WHOLE = 1 << 24
+"""Up to which an f32 has all integers."""
+
+
+def format_of(call: Any, a: DType, b: DType, precision: Any = None, epilogue: bool = False) -> Format:
+    """What is multiplied if A and B have these dtypes. call: what errors name. epilogue: a function may convert the
+    sums. Raises KernelArgumentError if no kernel multiplies them."""
+    known = tuple(dict.fromkeys(name for name, _ in FORMATS if name != "tf32"))
+    for name, dtype in (("A", a), ("B", b)):
+        if dtype.name not in known:
+            message = f"{name} is {dtype}, which no kernel multiplies; expected one of {', '.join(known)}"
+            raise argument_error(call, message, "convert A and B")
+    if precision is not None:
+        if precision not in PRECISIONS:
+            message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
+            raise argument_error(call, message, "leave it out, for products of the dtypes of A and B")
+        possible = PRECISIONS[precision]
+        if not {a, b} <= {*possible}:
+            names = " or ".join(map(str, possible))
+            message = f"precision is {precision!r}, which is for A and B of {names}; they are {a} and {b}"
+            raise argument_error(call, message, "leave it out")
+        if precision == "tf32":
+            a = b = TF32
+    found = FORMATS.get((a.name, b.name))
+    if found is None:
+        message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
+        raise argument_error(call, message, "convert one of them")
+    found = found._replace(promoted=precision == "promoted")
+    return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
+
+
+def check_factors(call: Any, format: Format, c: DType, alpha: float, beta: float) -> None:
+    """Raise KernelArgumentError unless integer sums can be scaled by alpha, and beta C added."""
+    if format.sums != I32:
+        return
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if value % 1 or abs(value) > WHOLE:
+            message = f"{name} is {value:g}, but the sums of {format} are i32: expected an integer up to 2^24"
+            raise argument_error(call, message, "scale by an epilogue function, which may convert to f32")
+    if beta and c != I32:
+        message = f"beta is {beta:g} and C is {c}, but the sums of {format} are i32"
+        raise argument_error(call, message, "pass C of i32, or add to it by an epilogue function")
