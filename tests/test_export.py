@@ -208,13 +208,13 @@ def test_attributes_of_a_launch(product: tuple[Path, dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([HOPPER, "--dtype", "D=bf16", "--dtype", "E=bf16", "--arch", "sm_80"],
+        ([HOPPER, "--dtype", "D=bf16", "--dtype", "F=bf16", "--dtype", "E=bf16", "--arch", "sm_80"],
          "hopper_fastest cannot be exported for sm_80: it is a kernel for sm_90a\n  fix: export it for sm_90a"),
         ([TILED, "--arch", "sm_7"], "no target 'sm_7'"),
         ([TILED, "--gemm", "64"], "export takes a FILE:KERNEL or --gemm with sizes"),
         ([], "export takes a FILE:KERNEL or --gemm with sizes"),
-        (["--gemm", "64x64x64", "--format", "int3"], "the dtype 'int3' is none of bf16, f16, f32"),
-        (["--gemm", "64x64x64", "--format", "f32", "--out", "bf16"], "C is bf16, but the kernel for A and B of f32"),
+        (["--gemm", "64x64x64", "--format", "int3"], "the dtype 'int3' is none of f32, f16, bf16"),
+        (["--gemm", "64x64x64", "--format", "f32", "--out", "bf16"], "C is bf16; expected f32"),
         (["--gemm", "64x64x64", "--arch", "sm_91"], "no target 'sm_91'"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from tiledsl.gemm import gemm
 from tiledsl.gemm.plan import Problem, plan
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-N, K = 392, 1032
+N, K = 392, 1544
 ROWS = 300
 """Among the plans for 1 to 300 rows are exchanged ones, several widths and, without the promise, parts of k."""
 

@@ -71,10 +71,10 @@ def test_the_first_of_the_ranking_is_what_is_chosen(size: tuple[int, int, int, i
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["64", "--format", "q8"], "gemm takes no 'q8'\n  fix: give one of bf16, "),
+        (["64", "--format", "q8"], "gemm takes no 'q8'\n  fix: give one of f32, "),
         (["64", "--arch", "sm_1"], "sm_1"),
         (["64", "--top", "0"], "--processors and --top are 1 or more"),
-        (["64", "--format", "f32", "--out", "bf16"], "takes a C of f32"),
+        (["64", "--format", "f32", "--out", "bf16"], "a C of bf16 for A and B of f32"),
         (["64", "--out", "q"], "q"),
     ],
 )

@@ -17,7 +17,7 @@ from tiledsl.ir.ops import tma
 from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
 from tiledsl.passes.analysis.structure import reached
-from tiledsl.passes.checks.hopper import check_box
+from tiledsl.passes.checks.hopper import check_box, check_ends
 
 
 def check_reach(call: Call, tensor: View, shared: View) -> None:
@@ -41,6 +41,8 @@ def add_box(call: Call, cls: type[tma.Load | tma.Store], tensor: View, shared: V
     places = [[view.base, *base_origin(call.frame, view)] for view in (shared, tensor)]
     op = call.builder.add(cls(*places[0], *places[1], *more, box=box, axes=axes, **how))
     check_box(op)
+    if isinstance(op, tma.Store):
+        check_ends(op)
 
 
 @intrinsic(lang.tma_load)
