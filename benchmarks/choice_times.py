@@ -158,7 +158,7 @@ def _steps(of: Described, v: Variant) -> Steps:
 def _builds(size: Size, layout: str, v: Variant) -> Iterator[tuple[Any, Any, str]]:
     """The kernels of a variant."""
     bf16 = DTYPES["bf16"]
-    of = operands_of(size.numbers, bf16, bf16, layout, False, False, 0)
+    of = operands_of(size.numbers, (bf16, bf16, bf16), layout, False, False, 0)
     for step in _steps(of, v).launches:
         values = step.values((*of.addresses, *SOMEWHERE), 0)
         yield step.kernel, *step.kernel.dispatcher.build_of(values, ARCH)
@@ -243,7 +243,7 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
     work = max(size.batch, 1) * size.m * size.n * size.k
     graphed = max(12, sets) if work < LARGE else max(2, min(12, sets, int(6e11 / work)))
     a, b = operands.stored(job.layout)
-    given = [described(*arrays, None, None, False) for arrays in zip(a, b, operands.results, strict=True)]
+    given = [described(*arrays, None, None, None) for arrays in zip(a, b, operands.results, strict=True)]
     expected = device.expected(a[0], b[0])
     base = interleave(device, {"": cublas(operands, graphed)[1]}, rounds=3, seconds=0.004, rest=0.006, graphed=graphed)
     times: list[list[float]] = []
