@@ -43,13 +43,13 @@ def _right(A: Any, B: Any, C: Any, bias: Any = 0.0, alpha: float = 1.0) -> bool:
     return True
 
 
-def _in_parts(A: Any, B: Any, C: Any, parts: int, fold: int, **consts: Any) -> Any:
+def _in_parts(A: Any, B: Any, C: Any, parts: int, whole: int = 0, **consts: Any) -> Any:
     """The counters afterwards. The workspace of the sums holds NaN: whatever is added has been written."""
     bm, bn = consts.get("BM", 128), consts.get("BN", 128)
     tiles = len(C) * -(-C.shape[1] // bm) * -(-C.shape[2] // bn)
     sums = np.full((tiles * parts, bm * bn), np.nan, np.float32)
-    done = np.zeros(tiles * (-(-parts // fold) + 1), np.uint32)
-    fastest.check(A, B, C, sums=sums, done=done, parts=parts, fold=fold, SPLIT=True, **consts)
+    done = np.zeros(tiles, np.uint32)
+    fastest.check(A, B, C, sums=sums, done=done, parts=parts, whole=whole, SPLIT=True, **consts)
     return done
 
 
@@ -62,7 +62,7 @@ def test_every_candidate_of_the_plans(candidate: Candidate) -> None:
     """Several tiles with edges; B in row order with k in three parts of unequal length, then along k in one part."""
     c = candidate.consts
     A, B, C = _batches(1, c["BM"] + 4, c["BN"] + 8, 4 * c["BK"] + 4)
-    done = _in_parts(A, B, C, 3, 2, **c)
+    done = _in_parts(A, B, C, 3, 1, **c)
     assert _right(A, B, C) and not done.any()
     C[...] = np.nan
     fastest(A, _stored(B, "T"), C, device="emulator", **c)
@@ -108,21 +108,21 @@ def test_a_bias_and_an_epilogue_function(consts: dict[str, Any], stored: str) ->
 
 
 @pytest.mark.parametrize("consts", KINDS)
-@pytest.mark.parametrize(("parts", "fold"), [(2, 2), (5, 5), (7, 3), (9, 1)])
-def test_k_in_parts(consts: dict[str, Any], parts: int, fold: int) -> None:
-    """Added up at once or by groups; the bits do not depend on the workspaces, and the counters are ready again."""
+@pytest.mark.parametrize(("parts", "whole", "piece"), [(2, 0, 2), (5, 1, 1), (7, 0, 1), (9, 2, 2)])
+def test_k_in_parts(consts: dict[str, Any], parts: int, whole: int, piece: int) -> None:
+    """All tiles or the last ones; the bits do not depend on the workspaces, and the counters are ready again."""
     A, B, C = _batches(2, 40, 36, 300)
-    done = _in_parts(A, B, C, parts, fold, **consts)
+    done = _in_parts(A, B, C, parts, whole, PIECE=piece, **consts)
     assert _right(A, B, C) and not done.any()
     again = np.full_like(C, np.nan)
-    _in_parts(A, B, again, parts, fold, **consts)
+    _in_parts(A, B, again, parts, whole, PIECE=piece, **consts)
     assert np.array_equal(C, again)
 
 
 @pytest.mark.parametrize("consts", KINDS)
 def test_more_parts_than_steps_along_k(consts: dict[str, Any]) -> None:
     A, B, C = _batches(1, 33, 34, 20)
-    assert not _in_parts(A, B, C, 5, 2, **consts).any()
+    assert not _in_parts(A, B, C, 5, 1, **consts).any()
     assert _right(A, B, C)
 
 
@@ -132,7 +132,7 @@ def test_parts_are_scaled_once(consts: dict[str, Any]) -> None:
     A, B, C = _batches(1, 33, 36, 200)
     C[...] = 3.0
     sums, done = np.empty((8 * 4, 128 * 128), np.float32), np.zeros(64, np.uint32)
-    given: dict[str, Any] = {"sums": sums[:, : 32 * 32] if consts else sums, "done": done, "parts": 3, "fold": 3}
+    given: dict[str, Any] = {"sums": sums[:, : 32 * 32] if consts else sums, "done": done, "parts": 3}
     given["sums"] = np.ascontiguousarray(given["sums"])
     fastest(A, B, C, 2.0, -1.0, device="emulator", SPLIT=True, **given, **consts)
     assert _right(A, B, C, -3.0, 2.0)
@@ -173,7 +173,7 @@ def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
     plan = plan_f32(*size, 2, 1 if along else 2, 2, early=False)
     sums = None if plan.sums is None else np.full(plan.sums, np.nan, np.float32)
     done = None if plan.done is None else np.zeros(plan.done, np.uint32)
-    given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.parts, plan.fold)
+    given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.parts, plan.whole)
     fastest(*given, device="emulator", **plan.consts)
     assert _right(A, B, C)
 
@@ -183,9 +183,12 @@ def test_what_a_plan_says_of_its_workspaces() -> None:
     assert (whole.parts, whole.sums, whole.done) == (1, None, None) and "SPLIT" not in whole.consts
     deep = plan_f32(1, 64, 128, 100000)
     tiles = -(-64 // deep.consts["BM"]) * -(-128 // deep.consts["BN"])
-    assert deep.parts > 16 > deep.fold > 1 and deep.consts["SPLIT"] is True
+    assert deep.parts > 16 and deep.whole == 0 and deep.consts["SPLIT"] is True
     assert deep.sums == (tiles * deep.parts, deep.consts["BM"] * deep.consts["BN"])
-    assert deep.done == (tiles * (-(-deep.parts // deep.fold) + 1),)
+    assert deep.done == (tiles,)
+    tail = plan_f32(1, 5248, 2560, 1600)
+    tiles = -(-5248 // tail.consts["BM"]) * -(-2560 // tail.consts["BN"])
+    assert 0 < tail.whole < tiles and tail.sums is not None and tail.sums[0] == (tiles - tail.whole) * tail.parts
 
 
 def test_small_products_launch_early_where_the_target_can() -> None:

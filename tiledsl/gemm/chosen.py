@@ -68,9 +68,11 @@ def explain_choice(problem: Problem, top: int = 2) -> str:
         sizes, options, _ = choice_of_f32(problem)
         found = ranked_f32(top, *sizes, **options)
         labels = [
-            f"{_shown(candidate.consts)}{f', k in {parts} parts' if parts > 1 else ''}" for candidate, parts, _ in found
+            f"{_shown(candidate.consts)}{f', k in {parts} parts' if parts > 1 else ''}"
+            f"{f', but of the first {whole} tiles' if whole else ''}"
+            for candidate, parts, whole, _ in found
         ]
-        lines.append(_table(labels, [times for _, _, times in found], EstimateF32._fields, 1, BOUNDS))
+        lines.append(_table(labels, [times for *_, times in found], EstimateF32._fields, 1, BOUNDS))
     else:
         wgmma = ", ".join(name for name, target in TARGETS.items() if "wgmma" in target.features)
         lines.append(f"  from a table of what fits in shared memory; there is a model for {wgmma} and for f32 alone")

@@ -16,8 +16,9 @@ every BK, and their sums are added in the order of the slices. SCHEDULE names th
 - "anew": the same operands, through registers into two buffers, in a loop that ptxas reschedules. Any warp tile.
 - "staged": operands by cp.async into STAGES buffers (`ffma_staged.py`). Any warp tile, from 4 rows on.
 
-A, B and C are batches of matrices. With SPLIT, `parts` CTAs share each tile of C, each with a part of k
-(`ffma_parts.py`). `plan_f32` (`ffma_choice.py`) says what to pass for a product.
+A, B and C are batches of matrices. With SPLIT, `parts` CTAs share each tile of C but the first `whole`, each with a
+part of k, and add them up PIECE vectors at a time (`ffma_parts.py`). `plan_f32` (`ffma_choice.py`) says what to pass
+for a product.
 """
 
 from __future__ import annotations
@@ -55,12 +56,13 @@ from tiledsl import (
     u32,
     unroll,
     warp_id,
+    where,
 )
 from tiledsl.dims import H, J, K, L, M, N, P
 from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.ffma_choice import choose
-from tiledsl.gemm.ffma_parts import add_parts, part_of
+from tiledsl.gemm.ffma_parts import blocks, leave, meet, part_of, placed, sum_of_parts, take
 from tiledsl.gemm.ffma_staged import (
     Sharing,
     add_slices,
@@ -193,7 +195,7 @@ def fastest(
     sums: Global[f32, P, J] | None = None,
     done: Global[u32, H] | None = None,
     parts: i32 | int = 1,
-    fold: i32 | int = 1,
+    whole: i32 | int = 0,
     *,
     BM: const = 128,
     BN: const = 128,
@@ -204,6 +206,7 @@ def fastest(
     STAGES: const = 3,
     GROUP: const = 8,
     SPLIT: Const[bool] = False,
+    PIECE: const = 1,
     EARLY: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
@@ -212,7 +215,10 @@ def fastest(
     assert not SPLIT or (sums is not None and done is not None), (
         "SPLIT needs the workspaces sums and done: see plan_f32"
     )
-    number, part = grid(count, parts) if SPLIT else (grid(count), index(0))
+    if SPLIT:
+        number, part = placed(grid(blocks(count, index(whole), index(parts))), count, index(whole), index(parts))
+    else:
+        number, part = grid(count), index(0)
     found, kept = (shared((1,), u32), shared((2,), i32)) if SPLIT else (None, None)
     batch, by, bx = position(number, rows, columns, GROUP)
     row, column = by * BM, bx * BN
@@ -220,7 +226,7 @@ def fastest(
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     a, b, c = A[batch, :, :], B[batch, :, :], C[batch, :, :]
-    first, end = part_of(K, BK, part, index(parts)) if SPLIT else (0, K)
+    first, end = part_of(K, BK, part, where(number < index(whole), 1, index(parts))) if SPLIT else (0, K)
     how, along_k, stages = sharing(BM, BN, BK, WARP_TILE, SLICES), (a.unit != 0, b.unit == 0), STAGES
     top, left = corner(how)
     rotation, pad = 0, 0
@@ -254,29 +260,40 @@ def fastest(
             number, part = kept_places(kept)
             batch, by, bx = position(number, rows, columns, GROUP)
             row, column, c = by * BM, bx * BN, C[batch, :, :]
-    last, across, vec = True, c.unit == 0, C.align >= 16 and c.unit >= 0
+    alone = number < index(whole) if SPLIT else True
+    across, vec = c.unit == 0, C.align >= 16 and c.unit >= 0
     if SCHEDULE == "written":
         assert WARP_TILE == (WARP, WARP) and SLICES == 1, (
             f'SCHEDULE="written" has WARP_TILE=({WARP}, {WARP}) and SLICES=1, got {WARP_TILE} and {SLICES}'
         )
         stage = shared((2, how.warps, ROWS, WARP), f32, over=(As, Bs), layout=padded(WARP + pad))
-        if SPLIT:
-            x = flat(acc, rotation)
-            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
-            acc = unflat(x, acc, rotation)
-        if last:
+        rounds, used = 0, how.threads
+        x = flat(acc, rotation) if SPLIT else acc
+        if alone:
             write(c, stage, row + top, column + left, rotation, acc, vec, alpha, beta, bias, EPILOGUE)
     else:
         rounds = how.rounds(stages)
         x = add_slices(acc, sums_tile(how, rounds, along_k, (As, Bs)), along_k, t, how, rounds, across)
-        if SPLIT:
-            used = how.threads_in_use(rounds)
-            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, used)
-        if last:
+        used = how.threads_in_use(rounds)
+        if alone:
             for v in unroll(how.vectors(rounds) * rounds):
-                if t < how.threads_in_use(rounds):
+                if t < used:
                     m, n = element(t, v, how, rounds, across)
                     finish(x[4 * v : 4 * v + 4], c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
+    if SPLIT:
+        own = number - index(whole)
+        if own >= 0:
+            if meet(x, sums, done, found, own, part, index(parts), t, used):
+                piece = take(done, found, own, t)
+                while piece < x.shape[0] // (4 * PIECE):
+                    if t < used:
+                        y = sum_of_parts(sums, own, index(parts), piece * PIECE, PIECE, t, used)
+                        for i in unroll(PIECE):
+                            v, four = piece * PIECE + i, unrotated(y[4 * i : 4 * i + 4], rotation)
+                            m, n = vector_at(v, how) if SCHEDULE == "written" else element(t, v, how, rounds, across)
+                            finish(four, c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
+                    piece = take(done, found, own, t)
+            leave(done, own, index(parts), t)
 
 
 def written(of_a: Reading, of_b: Reading) -> Schedule:
@@ -327,12 +344,20 @@ def flat(acc: Fragment[f32], rotation: int) -> Fragment[f32]:
 
 
 @tile_function
-def unflat(x: Fragment[f32], acc: Fragment[f32], rotation: int) -> Fragment[f32]:
-    """What `flat` was given, of acc's shape."""
-    for i in unroll(acc.shape[0]):
-        for j in unroll(acc.shape[1]):
-            acc[i, j // 4 * 4 + (j + rotation) % 4] = x[i * acc.shape[1] + j]
-    return acc
+def unrotated(four: Fragment[f32], rotation: int) -> Fragment[f32]:
+    """A vector of `flat`, in the order of the columns."""
+    x = fragment((4,), f32)
+    for i in unroll(4):
+        x[i] = four[(i + 4 - rotation) % 4]
+    return x
+
+
+@tile_function
+def vector_at(v: index, how: Sharing) -> tuple[index, index]:
+    """Row and column in the CTA's tile of the first element of this thread's vector number v of `flat`."""
+    (top, left), (down, right), runs = corner(how), lane(), how.part[1] // 4
+    i = v // runs
+    return top + down * 4 + i // 4 * (4 * ROWS) + i % 4, left + right * 4 + v % runs * (128 // ROWS)
 
 
 @tile_function

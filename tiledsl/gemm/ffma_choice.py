@@ -29,8 +29,8 @@ EARLY = 2e10
 """Multiplications, under which a product is small enough to gain from an early launch."""
 WORKSPACE = 1 << 27
 """The most elements of partial sums: 512 MB."""
-ONE_FOLD = 16
-"""The most parts that one CTA adds up; more are added up by groups."""
+MOST_PARTS = 512
+"""Of a tile: their CTAs are counted in 10 bits (ffma_parts.py)."""
 
 
 class Kind(NamedTuple):
@@ -170,9 +170,10 @@ class _Product(NamedTuple):
         return (candidate.along if self.along else candidate.across)[0]
 
 
-def _fold(parts: int) -> int:
-    """How many parts one CTA adds up: all, or the parts of about as many groups as a group has parts."""
-    return parts if parts <= ONE_FOLD else round(parts**0.5)
+def _piece(candidate: Candidate, parts: int) -> int:
+    """Vectors that a CTA adds up at once: of few parts several, so that enough loads are in flight."""
+    held = candidate.bm * candidate.bn // (128 * candidate.warps)  # vectors of a thread, if all have some
+    return next(count for count in (4, 2, 1) if count == 1 or (held % count == 0 and count * parts <= 16))
 
 
 def _known(product: _Product, candidate: Candidate) -> bool:
@@ -182,18 +183,25 @@ def _known(product: _Product, candidate: Candidate) -> bool:
     return candidate.bm >= 16 or product.m <= 48
 
 
-def _parts(product: _Product, candidate: Candidate) -> Iterator[int]:
-    """Numbers of parts worth a look: those that fill the SMs a few times, and small ones."""
+def _splits(product: _Product, candidate: Candidate) -> Iterator[tuple[int, int]]:
+    """Numbers of parts worth a look, and of tiles before those in parts: parts that fill the SMs a few times, and
+    small ones, of all tiles, or of those behind whole waves."""
     tiles, bk = product.tiles(candidate), candidate.bk
     least = max(2, 64 // bk) if bk < 32 else 2  # steps along k of a part
     size = tiles * candidate.bm * candidate.bn
-    most = min(cdiv(product.k, bk) // least, WORKSPACE // size)
+    most = min(cdiv(product.k, bk) // least, WORKSPACE // size, MOST_PARTS)
     slots = product.processors * product.resident(candidate)
     full = {slots * rounds // (2 * tiles) for rounds in (1, 2, 4, 6, 8)}
     full |= {product.processors * rounds // tiles for rounds in (1, 2, 3)}
     small = range(2, 9) if 4 * tiles > slots else ()
-    yield 1
-    yield from sorted({min(parts, most) for parts in full | set(small)} - {0, 1})
+    yield 1, 0
+    for parts in sorted({min(parts, most) for parts in full | set(small)} - {0, 1}):
+        yield parts, 0
+    waves, last = divmod(tiles, slots)
+    for rest in (last, last + slots)[: waves if last else 0]:
+        for parts in range(2, min(13, most + 1)):
+            if rest * parts % slots > slots // 2 or rest * parts % slots == 0:
+                yield parts, tiles - rest
 
 
 class EstimateF32(NamedTuple):
@@ -211,40 +219,44 @@ class EstimateF32(NamedTuple):
         return self.launch + sum(bound**5 for bound in (self.compute, self.memory, self.l2)) ** 0.2 + self.reduction
 
 
-def _time(product: _Product, candidate: Candidate, parts: int) -> float:
-    return _estimate(product, candidate, parts).total
+def _time(product: _Product, candidate: Candidate, parts: int, whole: int = 0) -> float:
+    return _estimate(product, candidate, parts, whole).total
 
 
-def _estimate(product: _Product, candidate: Candidate, parts: int) -> EstimateF32:
+def _estimate(product: _Product, candidate: Candidate, parts: int, whole: int = 0) -> EstimateF32:
     batch, m, n, k, along, unaligned, processors = product
     kind = KINDS[candidate.consts["SCHEDULE"]]
     resident, rate = candidate.along if along else candidate.across
     bm, bn, bk = candidate.bm, candidate.bn, candidate.bk
-    ctas, steps = product.tiles(candidate) * parts, cdiv(cdiv(k, bk), parts)
-    work = bm * bn * bk * steps / (RATE * rate * exp(-kind.unaligned * unaligned))
     once = batch * (m * k + k * n + m * n) * BYTES
-    staged = ctas * (bm + bn) * bk * steps * BYTES
-    waits = steps * (kind.step + kind.fresh * min(1, once / max(staged, 1))) / candidate.ahead
-    alone = hypot(work * (1 + kind.stall / candidate.warps), waits)
+    all_steps, tiles = cdiv(k, bk), product.tiles(candidate)
+    staged = tiles * (bm + bn) * bk * all_steps * BYTES
+    fresh = kind.step + kind.fresh * min(1, once / max(staged, 1))
+    sliced = SLICED if candidate.consts["SLICES"] > 1 else 0.0
 
-    def together(count: int) -> float:
-        """`count` CTAs on each SM."""
-        if not count:
-            return 0.0
-        sliced = SLICED if candidate.consts["SLICES"] > 1 else 0.0
-        return ((count * work) ** 4 + alone**4) ** 0.25 + kind.fixed + sliced + kind.each * count
+    def rounds(ctas: int, steps: int) -> tuple[float, int]:
+        """Of CTAs of so many steps along k; and the most that an SM has."""
+        work = bm * bn * bk * steps / (RATE * rate * exp(-kind.unaligned * unaligned))
+        alone = hypot(work * (1 + kind.stall / candidate.warps), steps * fresh / candidate.ahead)
 
-    full, rest = divmod(ctas, processors * resident)
-    most = full * resident + cdiv(rest, processors)
-    uneven = (most * processors / max(ctas, 1)) ** UNEVEN
-    compute = full * together(resident) + together(cdiv(rest, processors))
+        def together(count: int) -> float:
+            """`count` CTAs on each SM."""
+            if not count:
+                return 0.0
+            return ((count * work) ** 4 + alone**4) ** 0.25 + kind.fixed + sliced + kind.each * count
+
+        full, rest = divmod(ctas, processors * resident)
+        return full * together(resident) + together(cdiv(rest, processors)), full * resident + cdiv(rest, processors)
+
+    split = (tiles - whole) * parts
+    before, most_before = rounds(whole, all_steps)
+    behind, most = rounds(split, cdiv(all_steps, parts))
+    uneven = ((most_before * parts + most) * processors / max(whole * parts + split, 1)) ** UNEVEN
     reduction = 0.0
     if parts > 1:
-        size, fold = bm * bn * BYTES, _fold(parts)
-        reduction += PARTS + fold * size / ADDED + 2 * ctas * size / EXCHANGED
-        if fold < parts:
-            reduction += PARTS + cdiv(parts, fold) * size / ADDED
-    return EstimateF32(START, compute, uneven * once / MEMORY, uneven * staged / L2, reduction)
+        size = bm * bn * BYTES
+        reduction += PARTS + 2 * size / ADDED + 2 * split * size / EXCHANGED
+    return EstimateF32(START, before + behind, uneven * once / MEMORY, uneven * staged / L2, reduction)
 
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCESSORS) -> dict[str, Any]:
@@ -255,7 +267,8 @@ def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCES
 
 
 class PlanF32(NamedTuple):
-    """How to call `fastest`: ``fastest(A, B, C, alpha, beta, bias, sums, done, plan.parts, plan.fold, **plan.consts)``.
+    """How to call `fastest`:
+    ``fastest(A, B, C, alpha, beta, bias, sums, done, plan.parts, plan.whole, **plan.consts)``.
 
     sums: the shape of an f32 workspace, contents undefined. done: that of a u32 workspace, which must be zero, and is
     zero again afterwards. Both are None where k is in one part; then None is passed for the workspaces, too. One may be
@@ -264,7 +277,7 @@ class PlanF32(NamedTuple):
 
     consts: dict[str, Any]
     parts: int
-    fold: int
+    whole: int
     sums: tuple[int, int] | None
     done: tuple[int] | None
 
@@ -296,27 +309,27 @@ def plan_f32(
     """
     del c_unit  # the tiles are the same
     product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
-    best, parts = min(_options(product, batch_invariant), key=lambda option: _time(product, *option))
-    consts, tiles = dict(best.consts), product.tiles(best)
+    best, parts, whole = min(_options(product, batch_invariant), key=lambda option: _time(product, *option))
+    consts, split = dict(best.consts), product.tiles(best) - whole
     if early and batch * m * n * k < EARLY:
         consts["EARLY"] = True
     if parts == 1:
-        return PlanF32(consts, 1, 1, None, None)
-    fold = _fold(parts)
-    done = (tiles * (cdiv(parts, fold) + 1),)
-    return PlanF32({**consts, "SPLIT": True}, parts, fold, (tiles * parts, consts["BM"] * consts["BN"]), done)
+        return PlanF32(consts, 1, 0, None, None)
+    consts |= {"SPLIT": True, "PIECE": _piece(best, parts)}
+    return PlanF32(consts, parts, whole, (split * parts, best.bm * best.bn), (split,))
 
 
 def ranked_f32(
     count: int, batch: int, m: int, n: int, k: int, a_unit: int = 2, b_unit: int = 2, c_unit: int = 2, *,
     a_align: int = 16, b_align: int = 16, early: bool = True, batch_invariant: bool = False,
     processors: int = PROCESSORS,
-) -> list[tuple[Candidate, int, EstimateF32]]:  # fmt: skip
-    """The `count` fastest candidates and parts of k among which `plan_f32` chooses, with the time that is expected."""
+) -> list[tuple[Candidate, int, int, EstimateF32]]:  # fmt: skip
+    """The `count` fastest candidates, parts of k, and tiles before those in parts, among which `plan_f32` chooses, with
+    the time that is expected."""
     del c_unit, early
     product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     found = [(*option, _estimate(product, *option)) for option in _options(product, batch_invariant)]
-    return sorted(found, key=lambda each: each[2].total)[:count]
+    return sorted(found, key=lambda each: each[-1].total)[:count]
 
 
 def _product(
@@ -326,8 +339,8 @@ def _product(
     return _Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
 
 
-def _options(product: _Product, batch_invariant: bool) -> list[tuple[Candidate, int]]:
-    """Candidates, and numbers of parts."""
+def _options(product: _Product, batch_invariant: bool) -> list[tuple[Candidate, int, int]]:
+    """Candidates, numbers of parts, and of tiles before those in parts."""
     if batch_invariant:
-        return [(c, 1) for c in CANDIDATES if c.consts["SLICES"] == 1]
-    return [(c, parts) for c in CANDIDATES if _known(product, c) for parts in _parts(product, c)]
+        return [(c, 1, 0) for c in CANDIDATES if c.consts["SLICES"] == 1]
+    return [(c, *split) for c in CANDIDATES if _known(product, c) for split in _splits(product, c)]

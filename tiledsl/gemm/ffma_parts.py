@@ -1,9 +1,11 @@
 """Products whose k is split within one launch, for kernels whose threads hold their sums in registers.
 
-`parts` CTAs share a tile of the result, each with a part of k. Parts are whole numbers of BK that differ by one at
-most. Each CTA stores its sums in a workspace; the last one of `fold` neighbouring parts adds them up in order, and
-the last of those CTAs adds up their sums in order. So the bits depend on the shapes and the arguments alone, and nobody
-waits for a CTA that may not have started.
+The first `whole` tiles of the result have one CTA each, the others `parts` CTAs, each with a part of k: so the last
+wave of a large product is shared by all SMs, and a product of few tiles has enough CTAs. Parts are whole numbers of BK
+that differ by one at most. Each CTA of such a tile stores its sums in a workspace and waits a while for the others.
+When all have come, those that are still there take pieces of the tile in turn, and add each up over the parts, in their
+order. So the bits depend on the shapes and the arguments alone. Nobody waits long for a CTA that may not have started:
+the last one to come takes what is left.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from typing import Any
 
 from tiledsl import (
     Fragment,
-    Global,
-    SharedTile,
     barrier,
     boolean,
     f32,
@@ -21,21 +21,34 @@ from tiledsl import (
     index,
     minimum,
     tile_function,
-    u32,
     unroll,
     where,
 )
-from tiledsl.dims import H, J, P
 from tiledsl.lang.schedules import cdiv_any, unwrapped
 
-__all__ = ["add_parts", "part_of"]
+__all__ = ["blocks", "leave", "meet", "part_of", "placed", "sum_of_parts", "take"]
 
 QUAD = 4
 """Elements of a vector of 16 bytes."""
 IN_FLIGHT = 16
 """Vectors that a thread loads before it adds the first."""
-FEW = 4
-"""Vectors of the result that a thread adds up at a time, so that registers suffice for those in flight."""
+ASKS = 8
+"""How often a CTA asks whether all parts of its tile have come, which takes some 0.7 us, before it goes on."""
+TAKEN, LEFT = 1 << 10, 1 << 20
+"""What is added to the word of a tile in `done` when a CTA takes a piece, and when it leaves; when it comes, 1."""
+
+
+@unwrapped
+def blocks(count: Any, whole: Any, parts: Any) -> Any:
+    """CTAs of `count` tiles."""
+    return min(whole, count) + max(count - whole, 0) * parts
+
+
+@unwrapped
+def placed(block: Any, count: Any, whole: Any, parts: Any) -> Any:
+    """The tile of a CTA, and its part of k. Those of one tile are neighbours, so that they run at the same time."""
+    rest = max(block - whole, 0)
+    return min(min(block, whole) + rest // parts, count - 1), rest % parts
 
 
 @unwrapped
@@ -47,7 +60,7 @@ def part_of(depth: Any, bk: int, part: Any, parts: Any) -> Any:
 
 
 @tile_function
-def add_parts(
+def meet(
     x: Fragment[f32],
     sums: Any,
     done: Any,
@@ -55,83 +68,64 @@ def add_parts(
     number: index,
     part: index,
     parts: index,
-    fold: index,
     t: index,
     size: int,
-) -> tuple[Fragment[f32], boolean]:
-    """The sum of all parts' x, and whether this CTA has it: the last one to arrive.
+) -> boolean:
+    """Stores the sums x of this part, and waits a while for those of the others. Whether all have come.
 
-    x: whole vectors. sums: a row for each part of each tile. done: cdiv(parts, fold) + 1 zeros for each tile, which are
-    zero again at the end. found: room for a number. number: of the tile. t: this thread; the first `size` have a part
-    of the tile.
+    x: whole vectors. sums: a row for each part of each tile. done: a zero for each tile. found: room for a number.
+    number: of the tile among those with parts. t: this thread; the first `size` have a part of the tile.
     """
-    own, first, ahead, groups, members, counters = rows_of(number, part, parts, fold)
     if t < size:
-        save(x, sums, own, t, size)
-    last = arrive(done, found, counters + part // fold, members, t)
-    if last:
-        if t < size:
-            x = add_up(x, sums, ahead, 1, members, t, size)
-            if groups > 1:
-                save(x, sums, ahead, t, size)
-        if groups > 1:
-            last = arrive(done, found, counters + groups, groups, t)
-            if last and t < size:
-                x = add_up(x, sums, first, fold, groups, t, size)
-    return x, last
-
-
-@unwrapped
-def rows_of(number: Any, part: Any, parts: Any, fold: Any) -> Any:
-    """Of tile `number`: the row of this part, of the first part, and of the first one of this part's group; how many
-    groups there are, how many parts this one has; the first counter."""
-    groups, begin = cdiv_any(parts, fold), part // fold * fold
-    first = number * parts
-    return first + part, first, first + begin, groups, max(min(fold, parts - begin), 0), number * (groups + 1)
-
-
-@tile_function
-def arrive(done: Global[u32, H], found: SharedTile[u32], at: index, count: index, t: index) -> boolean:
-    """Whether this CTA is the last of `count` to arrive at counter `at`. Then it sees what the others have stored."""
+        for v in unroll(x.shape[0] // QUAD):
+            sums.store(number * parts + part, (t + v * size) * QUAD, x[QUAD * v : QUAD * v + QUAD])
     barrier()
     if t == 0:
-        before = done.atomic_add(at, 1, order="acq_rel")
-        if index(before) == count - 1:
-            done.atomic_store(at, 0)
-        found[0] = before
+        came = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
+        asked = index(0)
+        while index(came) < parts and asked < ASKS:
+            came = done.atomic_load(number, order="acquire") % TAKEN
+            asked = asked + 1
+        found[0] = came
     barrier()
-    return index(found[0]) == count - 1
+    return index(found[0]) == parts
 
 
 @tile_function
-def save(x: Fragment[f32], sums: Global[f32, P, J], row: index, t: index, size: int) -> None:
-    """Neighbouring threads store neighbouring vectors."""
-    for v in unroll(x.shape[0] // QUAD):
-        sums.store(row, (t + v * size) * QUAD, x[QUAD * v : QUAD * v + QUAD])
+def take(done: Any, found: Any, number: index, t: index) -> index:
+    """The next piece of a tile that nobody has taken."""
+    barrier()
+    if t == 0:
+        found[0] = done.atomic_add(number, TAKEN, order="acquire") % LEFT // TAKEN
+    barrier()
+    return index(found[0])
 
 
 @tile_function
-def add_up(
-    x: Fragment[f32], sums: Global[f32, P, J], row: index, step: index | int, count: index, t: index, size: int
-) -> Fragment[f32]:
-    """The sum of `count` rows that `save` stored, of x's shape: row, row + step and so on."""
-    total, few = fragment(x.shape, f32), min(x.shape[0], QUAD * FEW)
-    ahead = max(IN_FLIGHT * QUAD // few, 1)
-    for v in unroll(0, x.shape[0], few):
-        some = fragment((few,), f32)
-        for p in range(0, count, ahead):
-            rows = [row + minimum(p + i, count - 1) * step for i in range(ahead)]
-            got = [load(some, sums, r, t + v // QUAD * size, size) for r in rows]
-            for i in unroll(ahead):
-                some = some + where(p + i < count, got[i], 0)
-        total[v : v + few] = some
+def leave(done: Any, number: index, parts: index, t: index) -> None:
+    """What a CTA does last; with the last one of a tile, its word is zero again."""
+    if t == 0:
+        old = done.atomic_add(number, LEFT, order="acq_rel")
+        if index(old // LEFT) == parts - 1:
+            done.atomic_store(number, 0)
+
+
+@tile_function
+def sum_of_parts(sums: Any, number: index, parts: index, v: index, count: int, t: index, size: int) -> Fragment[f32]:
+    """Vectors v to v + count - 1 of thread t of tile `number`: the sum of all that `meet` stored."""
+    total, ahead = fragment((QUAD * count,), f32), max(IN_FLIGHT // count, 1)
+    for p in range(0, parts, ahead):
+        rows = [number * parts + minimum(p + i, parts - 1) for i in range(ahead)]
+        got = [load(sums, r, v, count, t, size) for r in rows]
+        for i in unroll(ahead):
+            total = total + where(p + i < parts, got[i], 0)
     return total
 
 
 @tile_function
-def load(x: Fragment[f32], sums: Global[f32, P, J], row: index, t: index, size: int) -> Fragment[f32]:
-    """What `save` stored."""
-    got = fragment(x.shape, f32)
-    for v in unroll(x.shape[0] // QUAD):
-        got[QUAD * v : QUAD * v + QUAD] = sums.load(row, (t + v * size) * QUAD, vec=16)
+def load(sums: Any, row: index, v: index, count: int, t: index, size: int) -> Fragment[f32]:
+    """Vectors v to v + count - 1 of what `meet` stored."""
+    got = fragment((QUAD * count,), f32)
+    for i in unroll(count):
+        got[QUAD * i : QUAD * i + QUAD] = sums.load(row, (t + (v + i) * size) * QUAD, vec=16)
     return got

@@ -285,7 +285,7 @@ def add_slices(
 
 
 @tile_function
-def staged_element(t: index, v: int, how: Sharing, rounds: int, across: bool) -> tuple[index, index]:
+def staged_element(t: index, v: index | int, how: Sharing, rounds: int, across: bool) -> tuple[index, index]:
     """Row and column in the staged sums of the first element of this thread's vector number v of a round. across: the
     vector goes along the column. Threads without a vector of their own repeat the last one."""
     height = how.bm // rounds
@@ -296,7 +296,7 @@ def staged_element(t: index, v: int, how: Sharing, rounds: int, across: bool) ->
 
 
 @tile_function
-def element(t: index, v: int, how: Sharing, rounds: int, across: bool) -> tuple[index, index]:
+def element(t: index, v: index | int, how: Sharing, rounds: int, across: bool) -> tuple[index, index]:
     """Row and column in the CTA's tile of the first element of this thread's vector number v of `add_slices`."""
     height, each = how.rows // rounds, how.vectors(rounds)
     row, column = staged_element(t, v % each, how, rounds, across)

@@ -131,7 +131,7 @@ def _for_f32(problem: Problem) -> Plan:
     """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns."""
     sizes, options, exchanged = choice_of_f32(problem)
     chosen = plan_f32(*sizes, **options)
-    numbers = {"parts": chosen.parts, "fold": chosen.fold}
+    numbers = {"parts": chosen.parts, "whole": chosen.whole}
     done = chosen.done[0] if chosen.done else 0
     return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers)
 
