@@ -1,11 +1,12 @@
-"""Fits the constants of tiledsl/gemm/choice.py to measured times (`benchmarks.choice_times`). Needs no GPU.
+"""Fits the constants of tiledsl/gemm/choice.py, or ffma_choice.py, to measured times. Needs no GPU.
 
     python -m benchmarks.choice_fit                    # how good the choice is on what was measured
     python -m benchmarks.choice_fit --rounds 4000      # fit, and print the constants
     python -m benchmarks.choice_fit --rounds 4000 --prefer 3 --write
     python -m benchmarks.choice_fit --rounds 1000 --check family
+    python -m benchmarks.choice_fit --model f32        # the same of fp32
 
-The model is `choice.estimate` itself, asked for all variants at once, with other constants each time. What is made
+The model is that of the choice itself, asked for all variants at once, with other constants each time. What is made
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
 reluctantly. --prefer: shapes measured with these kernels count three times. --check: of each family (or seed, or
@@ -19,29 +20,35 @@ import ast
 import json
 import math
 import random
-import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.choice_times import PROCESSORS, of_row
 from benchmarks.report import RESULTS, table
-from tiledsl.gemm import choice
-from tiledsl.gemm.choice import Variant, estimate, table_of
+from tiledsl.gemm import choice, ffma_choice
 
-__all__ = ["Measured", "Times", "constants", "fit", "load", "main", "put", "rewritten"]
+__all__ = [
+    "F32",
+    "HOPPER",
+    "MODELS",
+    "Measured",
+    "Model",
+    "Times",
+    "constants",
+    "fit",
+    "load",
+    "main",
+    "put",
+    "rewritten",
+]
 
-FITTED = (
-    *("SM_INTAKE", "TPC_INTAKE", "MISSING", "READ", "WRITE", "UNALIGNED_LOAD", "UNALIGNED_STORE", "WITHIN_LINE"),
-    *("ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "IN_STEP", "LAUNCH", "PARTS", "DOUBLED", "REDUCED"),
-    *("GROUPS", "GATHERED"),
-)
-"""Names of constants; all elements of a dict but those that are 1. MACS was measured."""
 Constants = dict[tuple[str, Any], float]
 """By name, and key in a dict or None."""
 NOISE, CLOSE = 0.02, 8.0
@@ -52,25 +59,93 @@ SPREAD, ERROR, MOVED = 0.5, 0.2, 0.0003
 
 
 class Measured(NamedTuple):
-    """A shape. kernel: digest of the one that was timed. times: microseconds and variant. cublas: microseconds, or
-    None."""
+    """A shape. kernel: digest of the one that was timed. times: microseconds and variant, as the model has it. cublas:
+    microseconds, or None."""
 
     kernel: str
     family: str
     seed: Any
     layout: str
     shape: tuple[int, int, int, int]
-    times: list[tuple[float, Variant]]
+    times: list[tuple[float, Any]]
     cublas: float | None
 
 
-def load(file: Path) -> list[Measured]:
-    """What `choice_times` wrote, without the variants that the choice has no longer."""
+class Model(NamedTuple):
+    """What is fitted.
+
+    fitted: names of constants of `module`; all elements of a dict but those that are 1. variant: of a row of `file` and
+    the layout; None if the choice has it no longer. times: nanoseconds of all variants of shapes, one after the other,
+    with the constants as they are whenever that function is called.
+    """
+
+    module: ModuleType
+    fitted: tuple[str, ...]
+    file: Path
+    variant: Callable[[Sequence[Any], str], Any]
+    times: Callable[[Sequence[Measured]], Callable[[], Any]]
+
+
+def _hopper_variant(row: Sequence[Any], layout: str) -> Any:
+    _, v = of_row(row, layout)
+    return v if v.tile in (choice.PARTED if v.parts else choice.WHOLE) else None
+
+
+def _hopper_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
+    (*product, along), of = _columns(shapes), choice.table_of([v for shape in shapes for _, v in shape.times])
+    order = np.ones(len(along), bool), along > 0
+    return lambda: choice.estimate(of, *product, order, PROCESSORS).total
+
+
+def _f32_variant(row: Sequence[Any], _: str) -> Any:
+    candidate = next((c for c in ffma_choice.CANDIDATES if c.name == row[1]), None)
+    return (candidate, *row[2:]) if candidate else None
+
+
+def _f32_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
+    (batch, m, n, k, along), of = _columns(shapes), ffma_choice.table_of([v for s in shapes for _, v in s.times])
+    unaligned = (k % 4 > 0) + 1.0 * (np.where(along, k, n) % 4 > 0)
+    product = ffma_choice.Product(batch, m, n, k, along > 0, unaligned, PROCESSORS)
+    return lambda: 1e3 * ffma_choice.estimate(product, of).total
+
+
+def _columns(shapes: Sequence[Measured]) -> Any:
+    """Batch, m, n, k, and whether B is contiguous along k, of all variants."""
+    return np.array([(*shape.shape, shape.layout == "NT") for shape in shapes for _ in shape.times], float).T
+
+
+HOPPER = Model(
+    choice,
+    (
+        *("SM_INTAKE", "TPC_INTAKE", "MISSING", "READ", "WRITE", "UNALIGNED_LOAD", "UNALIGNED_STORE", "WITHIN_LINE"),
+        *("ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "IN_STEP", "LAUNCH", "PARTS", "DOUBLED", "REDUCED"),
+        *("GROUPS", "GATHERED"),
+    ),
+    RESULTS / "choice_times.jsonl",
+    _hopper_variant,
+    _hopper_times,
+)
+"""Of wgmma; `benchmarks.choice_times` wrote the file. MACS was measured."""
+F32 = Model(
+    ffma_choice,
+    (
+        *("STALL", "ROUND", "EACH", "STEP", "FRESH", "ACROSS", "ALONG", "RATES"),
+        *("START", "MEMORY", "L2", "UNEVEN", "PARTS", "ADDED", "EXCHANGED"),
+    ),
+    RESULTS / "ffma_times.jsonl",
+    _f32_variant,
+    _f32_times,
+)
+"""Of FFMA."""
+MODELS = {"hopper": HOPPER, "f32": F32}
+
+
+def load(file: Path, model: Model = HOPPER) -> list[Measured]:
+    """The shapes of a file, without the variants that the choice has no longer."""
     found: list[Measured] = []
     for text in file.read_text().splitlines():
         line = json.loads(text)
-        times = [of_row(row, line["layout"]) for row in line["times"]]
-        times = [(us, v) for us, v in times if v.tile in (choice.PARTED if v.parts else choice.WHOLE)]
+        times = [(row[0], v) for row in line["times"] if (v := model.variant(row, line["layout"])) is not None]
         if len(times) > 1:
             batch, m, n, k = line["shape"]
             shape = (max(batch, 1), m, n, k)
@@ -84,13 +159,11 @@ class Times:
     """All measured variants, a shape a row, padded to the same number; and their times by the model. preferred:
     kernels whose shapes count `PREFERRED` times."""
 
-    def __init__(self, shapes: Sequence[Measured], preferred: Sequence[str] = ()) -> None:
-        self.shapes = shapes
+    def __init__(self, shapes: Sequence[Measured], preferred: Sequence[str] = (), model: Model = HOPPER) -> None:
+        self.shapes, self.model = shapes, model
         self._counts = np.array([PREFERRED if shape.kernel in preferred else 1 for shape in shapes])
-        flat = [(*shape.shape, shape.layout == "NT", us) for shape in shapes for us, _ in shape.times]
-        batch, m, n, k, along, us = np.array(flat, float).T
-        self._product = batch, m, n, k, (np.ones(len(along), bool), along > 0)
-        self._table = table_of([v for shape in shapes for _, v in shape.times])
+        us = np.array([us for shape in shapes for us, _ in shape.times])
+        self._times = model.times(shapes)
         counts = np.array([len(shape.times) for shape in shapes])
         column = np.arange(counts.max())
         self._there = column < counts[:, None]
@@ -103,7 +176,7 @@ class Times:
 
     def by_model(self) -> Any:
         """Logarithms of the times, with the constants as they are; infinite where there is none."""
-        found = np.log(estimate(self._table, *self._product, PROCESSORS).total)[self._index]
+        found = np.log(self._times())[self._index]
         return np.where(self._there, found, np.inf)
 
     def score(self, rows: Any = slice(None)) -> float:
@@ -124,11 +197,11 @@ class Times:
 # -- constants -------------------------------------------------------------------------------------------
 
 
-def constants() -> Constants:
+def constants(model: Model = HOPPER) -> Constants:
     """The present ones."""
     found: Constants = {}
-    for name in FITTED:
-        value = getattr(choice, name)
+    for name in model.fitted:
+        value = getattr(model.module, name)
         if isinstance(value, dict):
             found |= {(name, key): float(x) for key, x in value.items() if x != 1}
         else:
@@ -136,25 +209,25 @@ def constants() -> Constants:
     return found
 
 
-def put(values: Mapping[tuple[str, Any], float]) -> None:
+def put(values: Mapping[tuple[str, Any], float], model: Model = HOPPER) -> None:
     """Let the model use these."""
     for (name, key), value in values.items():
         if key is None:
-            setattr(choice, name, value)
+            setattr(model.module, name, value)
         else:
-            getattr(choice, name)[key] = value
-    for found in vars(choice).values():
+            getattr(model.module, name)[key] = value
+    for found in vars(model.module).values():
         if hasattr(found, "cache_clear"):  # what follows from them
             found.cache_clear()
 
 
 def fit(times: Times, rounds: int, rows: Any = slice(None), seed: int = 0) -> Constants:
     """The best constants found, which the model uses from now on. rows: the shapes that count."""
-    drawn, best = random.Random(seed), constants()
+    drawn, best = random.Random(seed), constants(times.model)
     start, width = dict(best), dict.fromkeys(best, 0.2)
 
     def value(tried: Constants) -> float:
-        put(tried)
+        put(tried, times.model)
         moved = sum(math.log(tried[name] / start[name]) ** 2 for name in tried)
         return times.score(rows) + MOVED * moved
 
@@ -170,7 +243,7 @@ def fit(times: Times, rounds: int, rows: Any = slice(None), seed: int = 0) -> Co
         if number % 500 == 499:
             width = {name: max(each, 0.06) for name, each in width.items()}
     best = {name: digits(each) for name, each in best.items()}
-    put(best)
+    put(best, times.model)
     return best
 
 
@@ -181,30 +254,29 @@ def digits(value: float) -> float:
 
 
 def rewritten(text: str, values: Constants) -> str:
-    """The source of choice.py with these constants. What is beside them in an assignment stays."""
-    lines = text.splitlines(keepends=True)
+    """The source of a model with these constants, in the places of the old ones."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    for name, part in reversed(list(_assigned(text, values))):
+        pairs = zip(part.keys, part.values, strict=True) if isinstance(part, ast.Dict) else [(None, part)]
+        for key, old in reversed(list(pairs)):
+            new = values.get((name, ast.literal_eval(key) if key else None))
+            if new is not None:
+                line = lines[old.lineno - 1]
+                lines[old.lineno - 1] = line[: old.col_offset] + repr(_plain(new)).encode() + line[old.end_col_offset :]
+    return b"".join(lines).decode()
+
+
+def _assigned(text: str, values: Constants) -> Iterator[tuple[str, ast.expr]]:
+    """The names of constants, and what is assigned to each."""
+    names = {name for name, _ in values}
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign):
             continue
         target, value = node.targets[0], node.value
-        pairs = list(zip(target.elts, value.elts, strict=True)) if _both_tuples(target, value) else [(target, value)]
-        for name, part in reversed(pairs):
-            if isinstance(name, ast.Name) and name.id in FITTED:
-                new = _written(name.id, ast.literal_eval(part), values)
-                assert part.lineno == part.end_lineno, f"{name.id} is on one line"
-                line = lines[part.lineno - 1].encode()
-                lines[part.lineno - 1] = (line[: part.col_offset] + new.encode() + line[part.end_col_offset :]).decode()
-    return "".join(lines)
-
-
-def _both_tuples(target: ast.expr, value: ast.expr) -> bool:
-    return isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-
-
-def _written(name: str, value: Any, values: Constants) -> str:
-    if isinstance(value, dict):
-        return repr({key: _plain(values.get((name, key), old)) for key, old in value.items()})
-    return repr(_plain(values.get((name, None), value)))
+        together = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        for name, part in zip(target.elts, value.elts, strict=True) if together else [(target, value)]:
+            if isinstance(name, ast.Name) and name.id in names:
+                yield name.id, part
 
 
 def _plain(value: float) -> float:
@@ -254,46 +326,48 @@ def worst(times: Times, count: int) -> str:
 
 def checked(times: Times, by: str, rounds: int) -> str:
     """What fits without a family, or a seed, choose there."""
-    before, lines, all_left = constants(), list[tuple[str, ...]](), list[float]()
+    before, lines, all_left = constants(times.model), list[tuple[str, ...]](), list[float]()
     groups = [getattr(shape, by) for shape in times.shapes]
     for out in dict.fromkeys(groups):
         inside = np.array([group == out for group in groups])
-        put(before)
+        put(before, times.model)
         fit(times, rounds, ~inside)
         slower = times.chosen()
         all_left += list(slower[inside])
         lines.append((str(out), f"{slower[~inside].mean():.4f}", f"{slower[inside].mean():.4f}"))
-    put(before)
+    put(before, times.model)
     return f"{table((f'without {by}', 'slower: others', 'it'), lines)}\n\nnot seen: {np.mean(all_left):.4f} in the mean"
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, default=RESULTS / "choice_times.jsonl")
+    parser.add_argument("file", nargs="?", type=Path, help="of times; the committed one unless given")
+    parser.add_argument("--model", choices=tuple(MODELS), default="hopper")
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
     parser.add_argument("--check", choices=("family", "seed", "kernel"), help="leave out one after the other")
     parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count three times")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
-    parser.add_argument("--write", action="store_true", help="write the constants into tiledsl/gemm/choice.py")
+    parser.add_argument("--write", action="store_true", help="write the constants into the source")
     args = parser.parse_args(argv)
-    shapes = load(args.file)
+    model = MODELS[args.model]
+    file = args.file or model.file
+    shapes = load(file, model)
     kernels = {shape.kernel for shape in shapes}
     if unknown := set(args.prefer) - kernels:
-        parser.error(f"--prefer: {args.file} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")
-    times = Times(shapes, args.prefer)
+        parser.error(f"--prefer: {file} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")
+    times = Times(shapes, args.prefer, model)
     print(f"{len(times.shapes)} shapes, {sum(len(shape.times) for shape in times.shapes)} variants\n\n{report(times)}")
     if args.check:
         print(f"\n{checked(times, args.check, args.rounds or 500)}")
     elif args.rounds:
         found = fit(times, args.rounds)
         print(f"\nfitted:\n\n{report(times)}\n")
-        source = Path(choice.__file__)
+        source = Path(str(model.module.__file__))
         new = rewritten(source.read_text(), found)
         if args.write:
             source.write_text(new)
             print(f"written to {source}")
-        names = re.compile(rf"^(?:[A-Z_0-9]+, )*(?:{'|'.join(FITTED)})\b.* = ")
-        print("\n".join(line for line in new.splitlines() if names.match(line)))
+        print("\n".join(f"{name} = {ast.unparse(part)}" for name, part in _assigned(new, found)))
     if args.worst:
         print(f"\n{worst(times, args.worst)}")
     return 0

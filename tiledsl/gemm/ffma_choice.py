@@ -1,29 +1,25 @@
 """Which tiles, and how many parts of k, for a product in fp32: the candidate that a cost model expects to end first.
 
 The model adds up what a launch does: rounds of CTAs that share the SMs, each bounded by its FFMAs and by the latency of
-its steps along k, and all of them by memory and L2; then the reduction of parts of k. Its numbers were fitted to 3600
-times of 110 random shapes on one H200 (B in row order and along k, operands cold, launches by CUDA graphs), so that
-times fit and choices are good. They describe the model, and not the hardware: the rate of a candidate, for example,
-means something only together with the stalls of its kind.
-
-On three random shapes of each family that were left out of a fit, its choices took 1.03 times as long as the fastest of
-the candidates that were timed there. benchmarks/results/ffma_candidates.json has all times.
+its steps along k, and all of them by memory and L2; then the reduction of parts of k. Its constants are fitted to times
+of random shapes on one H200 (B in row order and along k, operands cold, launches by CUDA graphs), so that choices are
+good: `python -m benchmarks.choice_fit --model f32`. They describe the model, and not the hardware: the rate of a
+candidate, for example, means something only together with the stalls of its kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
-from math import exp, hypot
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from tiledsl.lang import cdiv
+import numpy as np
 
-__all__ = ["Candidate", "EstimateF32", "PlanF32", "choose", "plan_f32", "ranked_f32"]
+__all__ = ["CANDIDATES", "Candidate", "EstimateF32", "PlanF32", "choose", "estimate", "plan_f32", "ranked_f32"]
 
 PROCESSORS = 132
 BYTES = 4
-RATE = 128 * 1.85e3
+CLOCK = 128 * 1.85e3
 """FFMAs of an SM in a microsecond, at a clock of 1.85 GHz."""
 EARLY = 2e10
 """Multiplications, under which a product is small enough to gain from an early launch."""
@@ -32,53 +28,74 @@ WORKSPACE = 1 << 27
 MOST_PARTS = 512
 """Of a tile: their CTAs are counted in 10 bits (ffma_parts.py)."""
 
+# By kind of main loop, in microseconds where not stated.
+SCHEDULES = ("written", "anew", "staged")
+STALL = {"written": 2.39, "anew": 13.3, "staged": 1.15}
+"""Warps of a CTA at which latencies double the time of its FFMAs."""
+ROUND = {"written": 1.57, "anew": 1.2, "staged": 1.44}
+"""Of a round of CTAs."""
+EACH = {"written": 1.74, "anew": 0.643, "staged": 0.302}
+"""Of a CTA of an SM in a round."""
+STEP = {"written": 0.635, "anew": 0.221, "staged": 0.0366}
+"""Latency of a step along k whose operands are in L2."""
+FRESH = {"written": 0.097, "anew": 0.0929, "staged": 0.418}
+"""More, if they come from memory: in the first round."""
+ACROSS = {"written": 0.0456, "anew": 0.0452, "staged": 0.129}
+"""The relative cost, as a logarithm, of each operand that has no rows of whole vectors, where B is in row order."""
+ALONG = {"written": 0.0457, "anew": 0.0404, "staged": 0.122}
+"""The same where B is contiguous along k."""
 
-class Kind(NamedTuple):
-    """A kind of main loop, in microseconds where not stated.
-
-    stall: warps of a CTA at which latencies double the time of its FFMAs. fixed: of a round. each: of a CTA in it.
-    step: of one BK whose operands are in L2. fresh: more, if they come from memory. unaligned: the relative cost, as a
-    logarithm, of an operand that has no rows of whole vectors.
-    """
-
-    stall: float
-    fixed: float
-    each: float
-    step: float
-    fresh: float
-    unaligned: float
-
-
-KINDS = {
-    "written": Kind(2.119, 2.186, 1.056, 0.8808, 0.0884, 0.0966),
-    "anew": Kind(10.664, 0.739, 0.512, 0.1238, 0.6932, 0.0342),
-    "staged": Kind(0.802, 1.158, 0.174, 0.0317, 0.0903, 0.1117),
-}
-START = 0.450
+START = 0.21
 """Microseconds of a launch."""
-SLICED = 0.036
-"""Microseconds of adding up the slices of a tile."""
-MEMORY = 3.97e06
+MEMORY = 4534368
 """Bytes that the memory gives in a microsecond."""
-L2 = 5.63e06
+L2 = 4239116
 """Bytes that L2 gives in a microsecond."""
-UNEVEN = 0.85
+UNEVEN = 1.03
 """How far the time of memory and L2 grows with the most CTAs of an SM over the mean: the exponent of that ratio."""
-PARTS = 1.79
-"""Microseconds until the last CTA of a tile knows that it is the last."""
-ADDED = 7.16e04
-"""Bytes of partial sums that a CTA adds up in a microsecond."""
-EXCHANGED = 4.54e06
+PARTS = 1.44
+"""Microseconds until a CTA knows that all parts of its tile have come."""
+ADDED = 85339
+"""Bytes of partial sums that a CTA stores and adds up in a microsecond."""
+EXCHANGED = 3426880
 """Bytes of partial sums that all CTAs together store and load in a microsecond."""
+RATES = {
+    "written 128x256x8 64x64": 2.14,
+    "written 128x128x8 64x64": 1.73,
+    "written 64x128x8 64x64": 1.21,
+    "anew 128x128x8 64x32": 1.79,
+    "anew 64x128x8 64x32": 1.39,
+    "anew 64x64x8 64x64": 1.86,
+    "anew 64x64x8 32x32": 1.34,
+    "anew 64x64x16 64x32/2": 1.46,
+    "anew 64x64x16 32x32/2": 1.3,
+    "anew 64x32x32 64x32/4": 1.26,
+    "anew 32x64x32 32x64/4": 1.41,
+    "anew 32x32x32 32x32/4": 1.18,
+    "anew 32x32x64 32x32/8": 1.03,
+    "staged 64x64x32 64x32/4": 0.878,
+    "staged 64x64x32 32x32/2": 0.797,
+    "staged 48x128x32 48x64/2": 0.673,
+    "staged 32x64x32 32x64/4": 0.945,
+    "staged 32x32x64 32x32/8": 1.06,
+    "staged 32x32x32 32x32/4": 1.02,
+    "staged 24x64x64 24x64/4": 0.61,
+    "staged 16x128x32 16x128/4": 0.946,
+    "staged 16x64x64 16x64/4": 0.568,
+    "staged 8x128x64 8x128/4": 0.836,
+    "staged 8x64x64 8x64/4": 0.734,
+}
+"""Of the main loop of a candidate, relative to `CLOCK`."""
 
 
 class Candidate(NamedTuple):
-    """Consts of `fastest`. along, across: the CTAs that an SM holds, and the rate of the loop relative to RATE, for a B
-    that is contiguous along k, and for another one."""
+    """Consts of `fastest`, and how many such CTAs an SM holds: for aligned operands with B along k, or in row order,
+    and for operands one of which is not aligned. With k in parts, where that takes more registers."""
 
     consts: dict[str, Any]
-    along: tuple[int, float]
-    across: tuple[int, float]
+    along: int
+    across: int
+    unaligned: int
 
     @property
     def bm(self) -> int:
@@ -100,7 +117,13 @@ class Candidate(NamedTuple):
     @property
     def ahead(self) -> int:
         """Steps along k whose loads are in flight."""
-        return self.consts.get("STAGES", 2) - 1
+        return self.consts.get("STAGES", 3 if self.consts["SCHEDULE"] == "staged" else 2) - 1
+
+    @property
+    def name(self) -> str:
+        """Schedule, tile, the tile of a warp, and how many warps share it."""
+        (rows, columns), slices = self.consts["WARP_TILE"], self.consts["SLICES"]
+        return f"{self.consts['SCHEDULE']} {self.bm}x{self.bn}x{self.bk} {rows}x{columns}" + f"/{slices}" * (slices > 1)
 
 
 def _of(
@@ -108,66 +131,62 @@ def _of(
     tile: tuple[int, int, int],
     warp_tile: tuple[int, int],
     slices: int,
-    along: tuple[int, float],
-    across: tuple[int, float],
+    resident: tuple[int, int, int],
     **more: int,
 ) -> Candidate:
     names = dict(zip(("BM", "BN", "BK"), tile, strict=True))
-    return Candidate({"SCHEDULE": schedule, **names, "WARP_TILE": warp_tile, "SLICES": slices, **more}, along, across)
+    return Candidate({"SCHEDULE": schedule, **names, "WARP_TILE": warp_tile, "SLICES": slices, **more}, *resident)
 
 
 CANDIDATES = (
-    _of("written", (128, 128, 8), (64, 64), 1, (2, 1.331), (2, 1.338)),
-    _of("anew", (128, 128, 8), (64, 32), 1, (1, 1.595), (1, 1.464)),
-    _of("anew", (128, 64, 8), (64, 64), 1, (4, 1.195), (4, 1.200)),
-    _of("anew", (128, 64, 8), (64, 32), 1, (3, 0.931), (3, 0.988)),
-    _of("anew", (64, 128, 8), (64, 32), 1, (3, 1.063), (3, 0.930)),
-    _of("anew", (64, 64, 8), (64, 64), 1, (8, 1.118), (8, 1.163)),
-    _of("anew", (64, 64, 8), (64, 32), 1, (6, 0.891), (6, 0.820)),
-    _of("anew", (64, 64, 8), (32, 32), 1, (4, 0.750), (5, 0.748)),
-    _of("anew", (64, 64, 16), (64, 32), 2, (3, 0.932), (3, 1.013)),
-    _of("anew", (64, 64, 16), (32, 32), 2, (2, 0.800), (2, 0.800)),
-    _of("anew", (32, 64, 32), (32, 64), 4, (3, 0.835), (3, 0.892)),
-    _of("anew", (32, 64, 16), (32, 64), 2, (6, 0.797), (6, 0.880)),
-    _of("anew", (64, 32, 32), (64, 32), 4, (3, 0.777), (3, 0.823)),
-    _of("anew", (32, 32, 32), (32, 32), 4, (4, 0.628), (4, 0.641)),
-    _of("anew", (32, 32, 64), (32, 32), 8, (2, 0.596), (2, 0.645)),
-    _of("staged", (64, 128, 16), (64, 32), 1, (2, 0.581), (3, 0.632), STAGES=3),
-    _of("staged", (48, 128, 32), (48, 64), 2, (2, 0.606), (2, 0.649), STAGES=3),
-    _of("staged", (32, 128, 32), (32, 64), 2, (2, 0.586), (3, 0.643), STAGES=3),
-    _of("staged", (64, 64, 32), (64, 32), 4, (1, 0.758), (1, 0.800), STAGES=3),
-    _of("staged", (64, 64, 32), (32, 32), 2, (2, 0.687), (2, 0.675), STAGES=3),
-    _of("staged", (64, 64, 32), (64, 32), 2, (2, 0.619), (3, 0.677), STAGES=3),
-    _of("staged", (32, 64, 32), (32, 64), 4, (2, 0.620), (3, 0.645), STAGES=3),
-    _of("staged", (16, 128, 32), (16, 128), 4, (2, 0.585), (3, 0.547), STAGES=4),
-    _of("staged", (24, 64, 64), (24, 64), 4, (2, 0.570), (3, 0.558), STAGES=3),
-    _of("staged", (32, 32, 64), (32, 32), 8, (2, 0.587), (2, 0.572), STAGES=3),
-    _of("staged", (32, 32, 32), (32, 32), 4, (4, 0.700), (4, 0.700), STAGES=3),
-    _of("staged", (32, 32, 64), (32, 32), 4, (3, 0.619), (4, 0.594), STAGES=3),
-    _of("staged", (16, 64, 64), (16, 64), 4, (3, 0.599), (3, 0.524), STAGES=3),
-    _of("staged", (8, 128, 64), (8, 128), 4, (2, 0.490), (2, 0.462), STAGES=3),
-    _of("staged", (8, 128, 64), (8, 128), 4, (1, 0.618), (1, 0.587), STAGES=4),
-    _of("staged", (8, 64, 64), (8, 64), 4, (3, 0.473), (4, 0.483), STAGES=3),
+    _of("written", (128, 256, 8), (64, 64), 1, (1, 1, 1)),
+    _of("written", (128, 128, 8), (64, 64), 1, (2, 2, 2)),
+    _of("written", (64, 128, 8), (64, 64), 1, (4, 4, 4)),
+    _of("anew", (128, 128, 8), (64, 32), 1, (1, 1, 1)),
+    _of("anew", (64, 128, 8), (64, 32), 1, (3, 3, 2)),
+    _of("anew", (64, 64, 8), (64, 64), 1, (8, 8, 8)),
+    _of("anew", (64, 64, 8), (32, 32), 1, (4, 4, 4)),
+    _of("anew", (64, 64, 16), (64, 32), 2, (3, 3, 2)),
+    _of("anew", (64, 64, 16), (32, 32), 2, (2, 2, 2)),
+    _of("anew", (64, 32, 32), (64, 32), 4, (3, 3, 2)),
+    _of("anew", (32, 64, 32), (32, 64), 4, (3, 3, 2)),
+    _of("anew", (32, 32, 32), (32, 32), 4, (4, 4, 4)),
+    _of("anew", (32, 32, 64), (32, 32), 8, (2, 2, 2)),
+    _of("staged", (64, 64, 32), (64, 32), 4, (1, 1, 1)),
+    _of("staged", (64, 64, 32), (32, 32), 2, (2, 2, 1)),
+    _of("staged", (48, 128, 32), (48, 64), 2, (2, 2, 2)),
+    _of("staged", (32, 64, 32), (32, 64), 4, (2, 3, 2)),
+    _of("staged", (32, 32, 64), (32, 32), 8, (2, 2, 1)),
+    _of("staged", (32, 32, 32), (32, 32), 4, (4, 4, 3)),
+    _of("staged", (24, 64, 64), (24, 64), 4, (3, 3, 2)),
+    _of("staged", (16, 128, 32), (16, 128), 4, (2, 3, 2), STAGES=4),
+    _of("staged", (16, 64, 64), (16, 64), 4, (3, 3, 2)),
+    _of("staged", (8, 128, 64), (8, 128), 4, (1, 1, 1), STAGES=4),
+    _of("staged", (8, 64, 64), (8, 64), 4, (3, 4, 3)),
 )
 
 
-class _Product(NamedTuple):
-    """A product to compute. along: whether B is contiguous along k. unaligned: how many of A and B have no rows of
-    whole vectors."""
+class Product(NamedTuple):
+    """A product to compute, or arrays of products. along: whether B is contiguous along k. unaligned: how many of A and
+    B have no rows of whole vectors."""
 
-    batch: int
-    m: int
-    n: int
-    k: int
-    along: bool
-    unaligned: int
+    batch: Any
+    m: Any
+    n: Any
+    k: Any
+    along: Any
+    unaligned: Any
     processors: int
 
-    def tiles(self, candidate: Candidate) -> int:
-        return self.batch * cdiv(self.m, candidate.bm) * cdiv(self.n, candidate.bn)
+    def tiles(self, bm: Any, bn: Any) -> Any:
+        return self.batch * -(-self.m // bm) * -(-self.n // bn)
 
     def resident(self, candidate: Candidate) -> int:
-        return (candidate.along if self.along else candidate.across)[0]
+        return candidate.unaligned if self.unaligned else candidate.along if self.along else candidate.across
+
+
+Option = tuple[Candidate, int, int]
+"""A candidate, the number of parts of k, and that of tiles before those in parts."""
 
 
 def _piece(candidate: Candidate, parts: int) -> int:
@@ -176,20 +195,20 @@ def _piece(candidate: Candidate, parts: int) -> int:
     return next(count for count in (4, 2, 1) if count == 1 or (held % count == 0 and count * parts <= 16))
 
 
-def _known(product: _Product, candidate: Candidate) -> bool:
+def _known(product: Product, candidate: Candidate) -> bool:
     """Whether such tiles were timed for so many rows: neither far more rows than that nor far fewer."""
     if product.m <= 16:
         return candidate.bm <= (16 if product.m <= 4 else 32)
     return candidate.bm >= 16 or product.m <= 48
 
 
-def _splits(product: _Product, candidate: Candidate) -> Iterator[tuple[int, int]]:
+def _splits(product: Product, candidate: Candidate) -> Iterator[tuple[int, int]]:
     """Numbers of parts worth a look, and of tiles before those in parts: parts that fill the SMs a few times, and
     small ones, of all tiles, or of those behind whole waves."""
-    tiles, bk = product.tiles(candidate), candidate.bk
+    tiles, bk = product.tiles(candidate.bm, candidate.bn), candidate.bk
     least = max(2, 64 // bk) if bk < 32 else 2  # steps along k of a part
     size = tiles * candidate.bm * candidate.bn
-    most = min(cdiv(product.k, bk) // least, WORKSPACE // size, MOST_PARTS)
+    most = min(-(-product.k // bk) // least, WORKSPACE // size, MOST_PARTS)
     slots = product.processors * product.resident(candidate)
     full = {slots * rounds // (2 * tiles) for rounds in (1, 2, 4, 6, 8)}
     full |= {product.processors * rounds // tiles for rounds in (1, 2, 3)}
@@ -208,62 +227,103 @@ class EstimateF32(NamedTuple):
     """Microseconds that the model expects. Of `compute` (FFMAs, and waiting for their operands), `memory` and `l2` the
     longest counts, and a little of the others. reduction: of parts of k."""
 
-    launch: float
-    compute: float
-    memory: float
-    l2: float
-    reduction: float
+    launch: Any
+    compute: Any
+    memory: Any
+    l2: Any
+    reduction: Any
 
     @property
-    def total(self) -> float:
-        return self.launch + sum(bound**5 for bound in (self.compute, self.memory, self.l2)) ** 0.2 + self.reduction
+    def total(self) -> Any:
+        return self.launch + (self.compute**5 + self.memory**5 + self.l2**5) ** 0.2 + self.reduction
 
 
-def _time(product: _Product, candidate: Candidate, parts: int, whole: int = 0) -> float:
-    return _estimate(product, candidate, parts, whole).total
+class Table(NamedTuple):
+    """Options as arrays, of what the model needs of each. schedule: its place in `SCHEDULES`. number: that in
+    `CANDIDATES`."""
+
+    number: Any
+    schedule: Any
+    bm: Any
+    bn: Any
+    bk: Any
+    warps: Any
+    ahead: Any
+    along: Any
+    across: Any
+    unaligned: Any
+    parts: Any
+    whole: Any
 
 
-def _estimate(product: _Product, candidate: Candidate, parts: int, whole: int = 0) -> EstimateF32:
+@cache
+def _facts() -> Any:
+    """The columns of a `Table` that a candidate decides, a row for each."""
+    return np.array(
+        [
+            (number, SCHEDULES.index(c.consts["SCHEDULE"]), c.bm, c.bn, c.bk, c.warps, c.ahead, *c[1:])
+            for number, c in enumerate(CANDIDATES)
+        ]
+    )
+
+
+def table_of(options: Sequence[Option]) -> Table:
+    """Those of `CANDIDATES`."""
+    numbers = {id(candidate): number for number, candidate in enumerate(CANDIDATES)}
+    chosen = _facts()[[numbers[id(candidate)] for candidate, _, _ in options]]
+    return Table(*chosen.T, *np.array([split for _, *split in options]).T)
+
+
+def estimate(product: Product, of: Table) -> EstimateF32:
+    """The times of options, all of one product, or each of its own."""
     batch, m, n, k, along, unaligned, processors = product
-    kind = KINDS[candidate.consts["SCHEDULE"]]
-    resident, rate = candidate.along if along else candidate.across
-    bm, bn, bk = candidate.bm, candidate.bn, candidate.bk
+
+    def by_schedule(values: dict[str, float]) -> Any:
+        return np.array(list(values.values()))[of.schedule]
+
+    resident = _either(unaligned, of.unaligned, _either(along, of.along, of.across))
+    slower = unaligned * _either(along, by_schedule(ALONG), by_schedule(ACROSS))
+    rate = np.array(list(RATES.values()))[of.number] * np.exp(-slower)
     once = batch * (m * k + k * n + m * n) * BYTES
-    all_steps, tiles = cdiv(k, bk), product.tiles(candidate)
-    staged = tiles * (bm + bn) * bk * all_steps * BYTES
-    fresh = kind.step + kind.fresh * min(1, once / max(staged, 1))
-    sliced = SLICED if candidate.consts["SLICES"] > 1 else 0.0
+    all_steps, tiles = -(-k // of.bk), product.tiles(of.bm, of.bn)
+    staged = tiles * (of.bm + of.bn) * of.bk * all_steps * BYTES
+    split = (tiles - of.whole) * of.parts
+    ctas = of.whole + split
+    slots = processors * resident
+    step = (by_schedule(STEP) + by_schedule(FRESH) * np.minimum(1, slots / ctas)) / of.ahead
+    stall, each, fixed = 1 + by_schedule(STALL) / of.warps, by_schedule(EACH), by_schedule(ROUND)
 
-    def rounds(ctas: int, steps: int) -> tuple[float, int]:
+    def rounds(ctas: Any, steps: Any) -> tuple[Any, Any]:
         """Of CTAs of so many steps along k; and the most that an SM has."""
-        work = bm * bn * bk * steps / (RATE * rate * exp(-kind.unaligned * unaligned))
-        alone = hypot(work * (1 + kind.stall / candidate.warps), steps * fresh / candidate.ahead)
+        work = of.bm * of.bn * of.bk * steps / (CLOCK * rate)
+        alone = work * stall + steps * step * np.exp(slower)
+        full, rest = ctas // slots, -(-(ctas % slots) // processors)
 
-        def together(count: int) -> float:
+        def together(count: Any) -> Any:
             """`count` CTAs on each SM."""
-            if not count:
-                return 0.0
-            return ((count * work) ** 4 + alone**4) ** 0.25 + kind.fixed + sliced + kind.each * count
+            return _either(count > 0, ((count * work) ** 4 + alone**4) ** 0.25 + fixed + each * count, 0.0)
 
-        full, rest = divmod(ctas, processors * resident)
-        return full * together(resident) + together(cdiv(rest, processors)), full * resident + cdiv(rest, processors)
+        return full * together(resident) + together(rest), full * resident + rest
 
-    split = (tiles - whole) * parts
-    before, most_before = rounds(whole, all_steps)
-    behind, most = rounds(split, cdiv(all_steps, parts))
-    uneven = ((most_before * parts + most) * processors / max(whole * parts + split, 1)) ** UNEVEN
-    reduction = 0.0
-    if parts > 1:
-        size = bm * bn * BYTES
-        reduction += PARTS + 2 * size / ADDED + 2 * split * size / EXCHANGED
-    return EstimateF32(START, before + behind, uneven * once / MEMORY, uneven * staged / L2, reduction)
+    before, most_before = rounds(of.whole, all_steps)
+    behind, most = rounds(split, -(-all_steps // of.parts))
+    even = (of.whole * of.parts + split) / processors
+    uneven = ((most_before * of.parts + most) / even) ** UNEVEN
+    size = 2 * of.bm * of.bn * BYTES
+    reduction = _either(of.parts > 1, PARTS + size / ADDED + split * size / EXCHANGED, 0.0)
+    launch, compute = np.full(reduction.shape, START), before + behind
+    return EstimateF32(launch, compute, uneven * once / MEMORY, uneven * staged / L2, reduction)
+
+
+def _either(condition: Any, yes: Any, no: Any) -> Any:
+    return cast("Any", np).where(condition, yes, no)
 
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCESSORS) -> dict[str, Any]:
     """The consts for a product of m x n x k of aligned matrices in row order, without workspaces: k in one part."""
-    product = _Product(1, m, n, k, False, 0, processors)
-    known = [candidate for candidate in CANDIDATES if _known(product, candidate)]
-    return min(known, key=lambda candidate: _time(product, candidate, 1)).consts
+    product = _product(1, m, n, k, 2, 2, 16, 16, processors)
+    known = [(candidate, 1, 0) for candidate in CANDIDATES if _known(product, candidate)]
+    return known[int(estimate(product, table_of(known)).total.argmin())][0].consts
 
 
 class PlanF32(NamedTuple):
@@ -309,8 +369,9 @@ def plan_f32(
     """
     del c_unit  # the tiles are the same
     product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
-    best, parts, whole = min(_options(product, batch_invariant), key=lambda option: _time(product, *option))
-    consts, split = dict(best.consts), product.tiles(best) - whole
+    options = _options(product, batch_invariant)
+    best, parts, whole = options[int(estimate(product, table_of(options)).total.argmin())]
+    consts, split = dict(best.consts), product.tiles(best.bm, best.bn) - whole
     if early and batch * m * n * k < EARLY:
         consts["EARLY"] = True
     if parts == 1:
@@ -328,19 +389,21 @@ def ranked_f32(
     the time that is expected."""
     del c_unit, early
     product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
-    found = [(*option, _estimate(product, *option)) for option in _options(product, batch_invariant)]
-    return sorted(found, key=lambda each: each[-1].total)[:count]
+    options = _options(product, batch_invariant)
+    times = estimate(product, table_of(options))
+    ranked = times.total.argsort(kind="stable")[:count]
+    return [(*options[i], EstimateF32(*(float(term[i]) for term in times))) for i in ranked]
 
 
 def _product(
     batch: int, m: int, n: int, k: int, a_unit: int, b_unit: int, a_align: int, b_align: int, processors: int
-) -> _Product:
+) -> Product:
     unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)
-    return _Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
+    return Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
 
 
-def _options(product: _Product, batch_invariant: bool) -> list[tuple[Candidate, int, int]]:
-    """Candidates, numbers of parts, and of tiles before those in parts."""
+def _options(product: Product, batch_invariant: bool) -> list[Option]:
+    """Those worth a look."""
     if batch_invariant:
         return [(c, 1, 0) for c in CANDIDATES if c.consts["SLICES"] == 1]
     return [(c, *split) for c in CANDIDATES if _known(product, c) for split in _splits(product, c)]

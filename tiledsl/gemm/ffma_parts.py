@@ -96,9 +96,9 @@ def take(done: Any, found: Any, number: index, t: index) -> index:
     """The next piece of a tile that nobody has taken."""
     barrier()
     if t == 0:
-        found[0] = done.atomic_add(number, TAKEN, order="acquire") % LEFT // TAKEN
+        found[0] = done.atomic_add(number, TAKEN, order="acquire")
     barrier()
-    return index(found[0])
+    return index(found[0] % LEFT // TAKEN)  # here, so that it is seen to fit in 32 bits
 
 
 @tile_function
