@@ -141,6 +141,12 @@ def test_parts_are_scaled_once(consts: dict[str, Any]) -> None:
     assert np.array_equal(C, np.full_like(C, 6.0)) and not done.any()
 
 
+@pytest.mark.parametrize("consts", [ANEW, STAGED])
+def test_indices_of_a_split_k_have_32_bits(consts: dict[str, Any]) -> None:
+    """With 64, the main loop has more instructions and registers: it was a tenth slower."""
+    assert "index_bits(32)" in str(fastest.compile(arch="sm_90a", SPLIT=True, **consts).ir("after:index-width"))
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"BM": 96}, "consists of whole tiles of warps"),
     ({"WARP_TILE": (32, 32)}, r"has WARP_TILE=\(64, 64\) and SLICES=1"),
