@@ -219,7 +219,7 @@ def fastest(
         number, part = placed(grid(blocks(count, index(whole), index(parts))), count, index(whole), index(parts))
     else:
         number, part = grid(count), index(0)
-    found, kept = (shared((1,), u32), shared((2,), i32)) if SPLIT else (None, None)
+    found, kept = (shared((1,), u32), shared((5,), i32)) if SPLIT else (None, None)
     batch, by, bx = position(number, rows, columns, GROUP)
     row, column = by * BM, bx * BN
     if EARLY:
@@ -247,7 +247,7 @@ def fastest(
         As = shared((2, BK, BM), f32, layout=padded(BM + 4))
         Bs = shared((2, BK, BN), f32, layout=padded(BN + 4) if of_b.along_k else row_major)
         if SPLIT:
-            keep(kept, t, number, part)
+            keep(kept, t, (number, part, batch, by, bx))
         acc = fragment(how.part, f32)
         if alpha != 0:
             slice = warp_id() // how.warps
@@ -257,8 +257,7 @@ def fastest(
                 a, b, As, Bs, row, column, first, end, m, n, t, slice, tiling, of_a, of_b, schedule, acc, edges
             )
         if SPLIT:
-            number, part = kept_places(kept)
-            batch, by, bx = position(number, rows, columns, GROUP)
+            number, part, batch, by, bx = kept_places(kept, BM, BN)
             row, column, c = by * BM, bx * BN, C[batch, :, :]
     alone = number < index(whole) if SPLIT else True
     across, vec = c.unit == 0, C.align >= 16 and c.unit >= 0
@@ -306,17 +305,20 @@ def written(of_a: Reading, of_b: Reading) -> Schedule:
 
 
 @tile_function
-def keep(kept: Any, t: index, number: index, part: index) -> None:
-    """Stores what the end of the kernel needs in shared memory: held over the main loop, it would cost registers."""
+def keep(kept: Any, t: index, places: Any) -> None:
+    """Stores what the end of the kernel needs in shared memory: held over the main loop, these and what they follow
+    from would cost registers, and ptxas would give up the order of a loop that is short of them."""
     if t == 0:
-        kept[0], kept[1] = i32(number), i32(part)
+        for i, place in enumerate(places):
+            kept[i] = i32(place)
 
 
 @tile_function
-def kept_places(kept: Any) -> tuple[index, index]:
-    """What `keep` stored: the numbers of the tile and of the part."""
+def kept_places(kept: Any, bm: int, bn: int) -> tuple[index, index, index, index, index]:
+    """What `keep` stored: tile, part, batch, and row and column of the tile, which are seen to fit in 32 bits."""
     barrier()
-    return index(kept[0]), index(kept[1])
+    by, bx = index(kept[3]) % (2**31 // bm), index(kept[4]) % (2**31 // bn)
+    return index(kept[0]), index(kept[1]), index(kept[2]), by, bx
 
 
 @tile_function
