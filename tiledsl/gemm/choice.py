@@ -55,7 +55,7 @@ WHOLE: tuple[Tile, ...] = (
 )
 PARTED: tuple[Tile, ...] = (
     *FLAT,
-    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
+    *((128, columns, 1) for columns in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)),
 )
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
@@ -94,8 +94,9 @@ FIRST, TILE = 2.76, 214
 CLUSTERED, IN_STEP = 951, {1: 1, 2: 1.15, 4: 1.03, 8: 1.14}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
 LAUNCH = 1700
-PARTS, DOUBLED, REDUCED = 196, 844, 1370
-"""What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
+PARTS, DOUBLED, REDUCED = 300, 200, 40
+"""What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
+sums in the others' shared memory."""
 GROUPS, GATHERED = 2050, 231
 """If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
@@ -124,7 +125,7 @@ class Variant(NamedTuple):
         width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
-        stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
+        stages = min(16, (SHARED - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
@@ -133,6 +134,12 @@ class Variant(NamedTuple):
     def loaded(self) -> int:
         """Columns of B that are staged for a tile."""
         return staged_width(self.tile[1], not self.by_rows)
+
+    @property
+    def received(self) -> int:
+        """Bytes of shared memory for what other parts have of a CTA's slice."""
+        rows, columns, _ = self.tile
+        return 4 * (self.parts - 1) * rows * slice_width(self.parts, columns) if self.parts > 1 else 0
 
     @property
     def registers(self) -> int:
@@ -257,7 +264,7 @@ def estimate(
     writes = writes * where(n % 16, 1 + UNALIGNED_STORE * where(t.exchanged, 1, 128 / t.columns), 1)
     writes = writes * where(t.exchanged > split, ACROSS, 1)
 
-    within = PARTS + DOUBLED * np.log2(parts) + items * area * 4 / REDUCED
+    within = PARTS + DOUBLED * np.log2(parts) + 4 * area * (1 - 1 / parts) / REDUCED
     pieces = _pieces()[(t.columns // PIECE_WIDTH).astype(int), parts.astype(int)]
     across = GROUPS + t.groups * np.ceil(pieces / t.groups) * t.rows * PIECE_WIDTH * 4 / GATHERED
     return Estimate(
@@ -266,7 +273,7 @@ def estimate(
         stores=in_step * stores,
         reads=read / READ,
         writes=writes,
-        reduction=where(split, within, 0) + where(t.groups > 1, across, 0),
+        reduction=where(parts > 1, within, 0) + where(t.groups > 1, across, 0),
         products=each * products,
         staging=each * staging,
         loads=each * loads,
