@@ -73,31 +73,31 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
 as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 132, 207, 366
+SM_INTAKE, TPC_INTAKE, MISSING = 134, 201, 324
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 12800, 7400
+READ, WRITE = 13711, 10469
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.06
+UNALIGNED_LOAD = 2.32
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.869
+UNALIGNED_STORE = 1.43
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.1
+WITHIN_LINE = 0.856
 """How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.701
+ACROSS = 0.648
 """How much more or less writing costs by columns."""
-PIECE = 1.34
+PIECE = 1.19
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 2.76, 214
+FIRST, TILE = 4.59, 325
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 951, {1: 1, 2: 1.15, 4: 1.03, 8: 1.14}
+CLUSTERED, IN_STEP = 1409, {1: 1, 2: 1.11, 4: 1, 8: 1}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1700
-PARTS, DOUBLED, REDUCED = 300, 200, 40
+LAUNCH = 1300
+PARTS, DOUBLED, REDUCED = 231, 556, 14.5
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2050, 231
+GROUPS, GATHERED = 4050, 43.3
 """If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
