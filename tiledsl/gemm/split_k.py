@@ -4,8 +4,9 @@ SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
 up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in its shared
 memory. Several clusters store their slices in a workspace, and when all have come, those that are still there take
-pieces of the slice in turn, and add each up over the clusters, in their order. So the bits of a result depend on the shapes and the
-consts alone. Nobody waits long for a CTA that may not have started: the last one to come takes what is left.
+pieces of the slice in turn, and add each up over the clusters, in their order. So the bits of a result depend on the
+shapes and the consts alone. Nobody waits long for a CTA that may not have started: the last one to come takes what is
+left.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) 
             ptx.mbarrier_wait(full, 0, parity=turn % 2)
             # From the next part on, in turn: part t.part + 1 + i is in slot i of the CTA.
             for slot in unroll(parts - 1):
-                own = own + of_quads([room.load(slot, i, thread * QUAD, vec=QUAD * 4) for i in range(room.shape[1])], own)
+                quads = [room.load(slot, i, thread * QUAD, vec=QUAD * 4) for i in range(room.shape[1])]
+                own = own + of_quads(quads, own)
     return fragment((x.shape[0], wide), x.dtype, x.layout, init=own), mine
 
 
@@ -287,5 +289,3 @@ def leave_slice(t: Any, parts: int, groups: index, done: Any, thread: index):
         old = done.atomic_add(number, LEFT, order="acq_rel")
         if index(old // LEFT) == groups - 1:
             done.atomic_store(number, 0)
-
-

@@ -198,7 +198,7 @@ def mbarrier_expect_tx(barriers: Memory[u64], *index: Extent, bytes: int) -> Non
 
 
 def st_async(
-    dst: Memory[Any], *index_and_value: Any, mbarrier: tuple[Memory[u64], Unpack[tuple[Extent, ...]]], rank: i32 | int
+    dst: Memory[Any], *index_and_value: Any, mbarrier: tuple[Memory[u64], *tuple[Extent, ...]], rank: i32 | int
 ) -> None:
     """``ptx.st_async(S, i, j, x, mbarrier=(bars, b), rank=r)``: stores x, a scalar or a fragment, as ``S[i, j]`` and on
     of the block of rank `r` in the cluster.

@@ -1,9 +1,9 @@
 """Asynchronous copies in flight to the shared memory of some blocks: of threads, and boxes that TMA moves.
 
 A copy reads its source when it is issued. Its bytes arrive as late as they may: those of a group when its thread waits
-for it, those that an mbarrier counts when nothing else can run and a warp waits for that. So a kernel that reads too soon
-finds what was there before. A store by TMA writes the tensor when it is issued; until when it reads its source is the
-concern of hooks. (PTX ISA: cp.async, cp.async.bulk.tensor, st.async.)
+for it, those that an mbarrier counts when nothing else can run and a warp waits for that. So a kernel that reads too
+soon finds what was there before. A store by TMA writes the tensor when it is issued; until when it reads its source is
+the concern of hooks. (PTX ISA: cp.async, cp.async.bulk.tensor, st.async.)
 """
 
 from __future__ import annotations

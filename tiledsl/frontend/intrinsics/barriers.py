@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.arithmetic import as_value
+from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.intrinsics.memory import place_and_values
 from tiledsl.frontend.intrinsics.roles import group_barrier

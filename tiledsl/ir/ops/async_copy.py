@@ -112,14 +112,14 @@ class Send(tile.Access):
 
     def verify(self) -> None:
         type_ = self.expect(self.memory.type, SharedType)
-        self.require(len(self.operands) > 3 + type_.rank, f"takes {type_.rank} indices, a value, an mbarrier and a rank")
+        self.require(len(self.operands) > 3 + type_.rank, f"takes {type_.rank} indices, a value, an mbarrier, a rank")
         self.require_indices(self.indices, type_.rank)
         self.require(self.value.type == self.value_type, f"{self.value.type} where {self.value_type} is stored")
         size = self.vec * type_.dtype.bytes
         self.require(type_.dtype.bytes in SENT_ELEMENTS and size in CP_BYTES, f"stores {size} bytes of {type_.dtype}")
-        barriers, *at = (v.type for v in self.mbarrier)
-        rank = self.expect(barriers, SharedType).rank
-        self.require(barriers == SharedType(U64, barriers.dims) and at == [INDEX] * rank, "takes an mbarrier")
+        counts, *at = (v.type for v in self.mbarrier)
+        barriers = self.expect(counts, SharedType)
+        self.require(barriers.dtype == U64 and at == [INDEX] * barriers.rank, "takes an mbarrier")
 
 
 class CommitGroup(Orders):

@@ -208,7 +208,8 @@ class Send(_Vector):
         check_shared(self, self.ptr)
         self.check_values(self.values, self.vec)
         size = pointer(self).dtype.bytes
-        self.require(size in SENT_ELEMENTS and self.vec * size in CP_BYTES, f"stores {self.vec} elements of {size} bytes")
+        possible = size in SENT_ELEMENTS and self.vec * size in CP_BYTES
+        self.require(possible, f"stores {self.vec} elements of {size} bytes")
 
 
 class Within(_Memory):

@@ -1,5 +1,7 @@
-"""Asynchronous copies: at tile level complete at once, at thread level bytes arrive at the wait for their group. What is
-sent to another block arrives when its mbarrier is waited for, at both levels."""
+"""Asynchronous copies: at tile level complete at once, at thread level bytes arrive at the wait for their group.
+
+What is sent to another block arrives when its mbarrier is waited for, at both levels.
+"""
 
 from __future__ import annotations
 
