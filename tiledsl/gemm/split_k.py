@@ -3,10 +3,10 @@
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
 up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in its shared
-memory. Several clusters store their slices in a workspace, and when all have come, those that are still there take
-pieces of the slice in turn, and add each up over the clusters, in their order. So the bits of a result depend on the
-shapes and the consts alone. Nobody waits long for a CTA that may not have started: the last one to come takes what is
-left.
+memory. Several clusters store their slices in a workspace; the last ones to come wait for all, and each adds up some
+pieces of the slice over the clusters, in their order. So the bits of a result depend on the
+shapes and the consts alone. Nobody waits long for a CTA that may not have started: the last one to come does the work
+of those that are gone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tiledsl import (
     Global,
     Place,
     SharedTile,
+    View,
     WorkItem,
     barrier,
     boolean,
@@ -40,20 +41,21 @@ from tiledsl import (
     warp_id,
     where,
 )
-from tiledsl.dims import H, J, P, R
+from tiledsl.dims import H, J, P
 from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
 __all__ = [
     "PIECE_WIDTH",
     "QUAD",
+    "add_up",
     "bring_slice",
+    "is_own",
     "leave_slice",
     "meeting",
     "part_count",
     "part_item",
     "reduce_parts",
     "slice_width",
-    "take_piece",
 ]
 
 E = TypeVar("E", bound=Float)
@@ -72,9 +74,12 @@ PIECE_WIDTH = 16
 """Columns of a piece of a slice: TMA stores 32 bytes or more of each row."""
 
 ASKS = 8
-"""How often a CTA asks whether all parts of its slice have come, which takes some 0.7 us, before it goes on."""
-TAKEN, LEFT = 1 << 8, 1 << 20
-"""What is added to the word of a slice in `done` when a CTA takes a piece, and when it leaves; when it comes, 1."""
+"""How often a CTA asks whether all parts of its slice have come, which takes some 0.7 us each time, before it goes."""
+GONE, LEFT = 1 << 8, 1 << 24
+"""What is added to the word of a slice in `done`: 1 when a CTA comes, GONE << its rank when it goes without waiting for
+all, LEFT when it needs the word no more."""
+NOBODY = 255
+"""No rank."""
 
 
 @unwrapped
@@ -220,12 +225,15 @@ def bring_slice(
     groups: index,
     sums: Global[f32, P, H, J] | None,
     done: Any,
-    found: SharedTile[u32],
-    instance: index,
-) -> boolean:
-    """Stores the slice of this CTA, as far as its cluster has it, and waits a while for those of the others. Whether
-    all of `groups` have come. sums: for each part what its threads hold, in rows of QUAD elements of each. done: a zero
-    for each part of each tile. found: room for a number of each instance."""
+    found: View[u32],
+):
+    """Stores the slice of this CTA, as far as its cluster has it, and waits for those of the others if pieces of it are
+    this CTA's.
+
+    sums: for each part what its threads hold, in rows of QUAD elements of each. done: the words, a zero for each part
+    of each tile. found: gets the rank of the CTA among the groups, or NOBODY if it has no pieces or is gone, and the
+    word of the slice.
+    """
     assert sums is not None and done is not None, "GATHER needs its workspace: pass sums and done"
     thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
     number = t.number * parts + t.part
@@ -234,58 +242,55 @@ def bring_slice(
         sums.store(t.group * t.count * parts + number, i, thread * QUAD, quads[i])
     barrier()
     if thread == 0:
-        came = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
-        if x.shape[1] > PIECE_WIDTH:  # else there is nothing to take beside the last one to come
-            asked = index(0)
-            while index(came) < groups and asked < ASKS:
-                came = done.atomic_load(number, order="acquire") % TAKEN
-                asked = asked + 1
-        found[instance] = came
+        word = done.atomic_add(number, 1, order="acq_rel") + 1
+        rank, asked = u32(groups) - word % GONE, index(0)
+        stays = rank < x.shape[1] // PIECE_WIDTH
+        while stays and index(word % GONE) < groups:
+            if asked < ASKS:
+                word, asked = done.atomic_load(number, order="acquire"), asked + 1
+            else:  # unless the last one has come meanwhile
+                old = done.atomic_cas(number, word, word + (GONE << rank), order="acquire")
+                stays, word = old != word, old
+        found[0], found[1] = where(stays, rank, NOBODY), word
     barrier()
-    return index(found[instance]) == groups
 
 
 @tile_function
-def take_piece(
-    x: Fragment[Any],
-    t: Any,
-    parts: int,
-    groups: index,
-    sums: Global[f32, P, H, J] | None,
-    done: Global[u32, R] | None,
-    found: SharedTile[u32],
-    instance: index,
-) -> tuple[Fragment[Any], index]:
-    """The next piece of a slice like x that nobody has taken: its sum over the `groups` clusters, and its number. From
-    x.shape[1] // PIECE_WIDTH on there is none."""
-    assert sums is not None and done is not None
+def is_own(piece: index, found: View[u32], groups: index) -> boolean:
+    """Whether a piece is this CTA's: pieces are dealt out to the groups, the last to come first; it also has those of
+    CTAs that are gone. found: of `bring_slice`."""
+    owner, rank, word = u32(piece % groups), found[0], found[1]
+    return owner == rank or (rank == 0 and (word // GONE >> owner) % 2 == 1)
+
+
+@tile_function
+def add_up(
+    x: Fragment[Any], t: Any, parts: int, groups: index, sums: Global[f32, P, H, J] | None, piece: index
+) -> Fragment[Any]:
+    """A piece of a slice like x: its sum over the groups."""
+    assert sums is not None
     thread, pieces = warp_id() % (x.layout.threads // 32) * 32 + lane_id(), x.shape[1] // PIECE_WIDTH
     number = t.number * parts + t.part
-    barrier()
-    if thread == 0:
-        found[instance] = done.atomic_add(number, TAKEN, order="acquire") % LEFT // TAKEN
-    barrier()
-    piece = index(found[instance])
     own = fragment((x.registers().shape[0] // pieces,), x.dtype)
-    if piece < pieces:
-        deep, rows = LOADED // own.shape[0], own.shape[0] // QUAD
-        for group in range(0, groups, deep):
-            at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
-            more = [  # of a group that is not there, zeros
-                of_quads([sums.get(each, piece * rows + i, thread * QUAD, vec=QUAD * 4) for i in range(rows)], own)
-                for each in at
-            ]
-            for i in unroll(deep):
-                own = own + more[i]
-    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own), piece
+    deep, rows = LOADED // own.shape[0], own.shape[0] // QUAD
+    for group in range(0, groups, deep):
+        at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
+        more = [  # of a group that is not there, zeros
+            of_quads([sums.get(each, piece * rows + i, thread * QUAD, vec=QUAD * 4) for i in range(rows)], own)
+            for each in at
+        ]
+        for i in unroll(deep):
+            own = own + more[i]
+    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own)
 
 
 @tile_function
-def leave_slice(t: Any, parts: int, groups: index, done: Any, thread: index):
-    """A CTA that `take_piece` has nothing for; of the last one, the word of the slice is zero again."""
+def leave_slice(t: Any, parts: int, groups: index, pieces: int, done: Any, found: View[u32]):
+    """A CTA that has added up its pieces; of the last one, the word of the slice is zero again."""
     assert done is not None
-    number = t.number * parts + t.part
-    if thread == 0:
-        old = done.atomic_add(number, LEFT, order="acq_rel")
-        if index(old // LEFT) == groups - 1:
+    if found[0] != NOBODY:
+        number, staying = t.number * parts + t.part, u32(0)
+        for rank in unroll(pieces):
+            staying = staying + u32(index(rank) < groups and (found[1] // GONE >> rank) % 2 == 0)
+        if done.atomic_add(number, LEFT) // LEFT + 1 == staying:
             done.atomic_store(number, 0)
