@@ -65,14 +65,14 @@ WHOLE: tuple[Tile, ...] = (
 )
 PARTED: tuple[Tile, ...] = (
     *FLAT,
-    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
+    *((128, columns, 1) for columns in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)),
 )
-PARTS_OF_CLUSTER, MOST_WAVES = (2, 3, 4, 5), 6
+PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 6
 """k is split among the CTAs of a cluster, if these are at most MOST_WAVES times as many as run at once, ..."""
 MOST_GROUPS, WAVES = 32, np.arange(1, 9)[:, None]
 IDLE = 0.08 * np.log2(WAVES)
 """... or among clusters: so many that of one of the numbers of WAVES the SMs are idle least, where more waves count as
-if they were idle for IDLE of it. Both at once, other numbers and more parts are hardly ever faster."""
+if they were idle for IDLE of it. Both at once, and other numbers, are hardly ever faster."""
 LARGEST = MOST_WAVES // 2 * max(rows * columns for rows, columns, _ in PARTED)
 """Elements of a result, for each SM, above which it has too many tiles for either."""
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
@@ -91,30 +91,31 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
 as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 132, 207, 366
+SM_INTAKE, TPC_INTAKE, MISSING = 134, 201, 324
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 12800, 7400
+READ, WRITE = 13711, 10469
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.06
+UNALIGNED_LOAD = 2.32
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.869
+UNALIGNED_STORE = 1.43
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.1
+WITHIN_LINE = 0.856
 """How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.701
+ACROSS = 0.648
 """How much more or less writing costs by columns."""
-PIECE = 1.34
+PIECE = 1.19
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 2.76, 214
+FIRST, TILE = 4.59, 325
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 951, {1: 1, 2: 1.15, 4: 1.03, 8: 1.14}
+CLUSTERED, IN_STEP = 1409, {1: 1, 2: 1.11, 4: 1, 8: 1}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1700
-PARTS, DOUBLED, REDUCED = 196, 844, 1370
-"""What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
-GROUPS, GATHERED = 2050, 231
+LAUNCH = 1300
+PARTS, DOUBLED, REDUCED = 231, 556, 14.5
+"""What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
+sums in the others' shared memory."""
+GROUPS, GATHERED = 4050, 43.3
 """If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
@@ -142,7 +143,7 @@ class Variant(NamedTuple):
         width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
-        stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
+        stages = min(16, (SHARED - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
@@ -151,6 +152,12 @@ class Variant(NamedTuple):
     def loaded(self) -> int:
         """Columns of B that are staged for a tile."""
         return staged_width(self.tile[1], not self.by_rows)
+
+    @property
+    def received(self) -> int:
+        """Bytes of shared memory for what other parts have of a CTA's slice."""
+        rows, columns, _ = self.tile
+        return 4 * (self.parts - 1) * rows * slice_width(self.parts, columns) if self.parts > 1 else 0
 
     @property
     def registers(self) -> int:
@@ -176,9 +183,10 @@ class Table(NamedTuple):
     rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
     is not split. cluster, peers: tiles of a cluster; clustered: it has several. split: k is split. ctas: of a cluster.
-    doublings: of the parts in a cluster. pieces: of PIECE_WIDTH columns that a CTA adds up. by_columns: the result is
-    written so. breaks: within lines of the result, relative to tiles of 128 columns. of_m, of_n: extents of the product
-    that the tiles of a cluster cover. above_m, above_n: the variant makes sense for extents above these.
+    doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of PIECE_WIDTH
+    columns that a CTA adds up. by_columns: the result is written so. breaks: within lines of the result, relative to
+    tiles of 128 columns. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
+    variant makes sense for extents above these.
     """
 
     rows: Numbers
@@ -199,6 +207,7 @@ class Table(NamedTuple):
     split: Numbers
     ctas: Numbers
     doublings: Numbers
+    sent: Numbers
     pieces: Numbers
     by_columns: Numbers
     breaks: Numbers
@@ -232,7 +241,8 @@ def _row(v: Variant) -> tuple[float, ...]:
     shape = rows, columns, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
     stored = 0 if v.parts else rows * columns / piece_width(columns, 2, v.registers)
     pieces = slice_width(parts, columns) // PIECE_WIDTH if v.parts else 0
-    more = rows * columns, cluster, cluster, cluster > 1, v.parts > 0, cluster * parts, log2(parts), pieces
+    sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
+    more = rows * columns, cluster, cluster, cluster > 1, v.parts > 0, cluster * parts, *sums
     written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
     return *shape, v.loaded, v.loaded > columns, stored, *more, *written, *of, *above
 
@@ -293,7 +303,7 @@ def estimate(
     writes = where(t.by_columns, ACROSS, 1) * (2 * batch * m * n / WRITE)
     writes = writes * (1 + where(n % 16 > 0, UNALIGNED_STORE, 0) * t.breaks)
 
-    within = PARTS + DOUBLED * t.doublings + items * t.area * (4 / REDUCED)
+    within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
     across = GROUPS + t.groups * np.ceil(t.pieces / t.groups) * t.rows * (PIECE_WIDTH * 4 / GATHERED)
     return Estimate(
         launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * t.clustered,
@@ -301,7 +311,7 @@ def estimate(
         stores=in_step * stores,
         reads=read / READ,
         writes=writes,
-        reduction=where(t.split, within, 0) + where(t.groups > 1, across, 0),
+        reduction=within + where(t.groups > 1, across, 0),
         products=each * products,
         staging=each * staging,
         loads=each * loads,

@@ -6,9 +6,9 @@ of GROUP rows of tiles, so that operands stay in the L2 cache. The result is sto
 scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
 warps store it.
 
-With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, `groups` clusters do: `split_k.py`. `sums`
-and `done` are the workspace: P is SPLIT * groups for each tile, H x J the elements of a tile, R is SPLIT for each tile.
-`done` is zero before and after.
+With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, `groups` clusters do: `split_k.py`. Then
+`sums` and `done` are the workspace: P is SPLIT * groups for each tile, H x J the elements of a slice of it, R is SPLIT
+for each tile. `done` is zero before and after.
 
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
@@ -47,6 +47,7 @@ from tiledsl import (
     persistent,
     ptx,
     role,
+    shared,
     store,
     store_matrix,
     store_tma,
@@ -179,7 +180,8 @@ def hopper_fastest(
     many = index(groups) if GATHER else index(1)
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, many)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
-    met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
+    met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
+    found: Any = shared((INSTANCES,), u32) if GATHER else None
     stored: int = PIECE_WIDTH if GATHER else slice_width(SPLIT, BN) if SPLIT else BN
     room = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
@@ -218,7 +220,7 @@ def hopper_fastest(
                         with of_b.use() as s, right.fill() as to:
                             in_order(s.b, to.b, B)
     with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
-        parity = u32(0)
+        turn = u32(r.index)
         for t in work:
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
@@ -235,14 +237,14 @@ def hopper_fastest(
             with r.turn("store"):
                 x, first, mine = acc if PROMOTED else acc.wait(), index(0), True
                 if SPLIT:
-                    x, mine = reduce_parts(x, t, SPLIT, sums, met, r.index, parity)
-                    parity = parity ^ 1
+                    x, mine = reduce_parts(x, t, SPLIT, met, turn)
+                    turn = turn + u32(INSTANCES)
                     first = t.part * x.shape[1]
                 if GATHER:
                     if mine:
-                        more = bring_slice(x, t, SPLIT, many, sums, done, met[1], r.index)
+                        more = bring_slice(x, t, SPLIT, many, sums, done, found, r.index)
                         while more:
-                            some, number = take_piece(x, t, SPLIT, many, sums, done, met[1], r.index)
+                            some, number = take_piece(x, t, SPLIT, many, sums, done, found, r.index)
                             more = number < x.shape[1] // PIECE_WIDTH
                             if more:
                                 at = first + number * PIECE_WIDTH
