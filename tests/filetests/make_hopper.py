@@ -258,7 +258,7 @@ SENT = (("f32", 1), ("u32", 4), ("f64", 2))
 def _send_kernel(dtype: DType, vec: int) -> str:
     """Each of two blocks stores its row in the other one's memory."""
     shape = (2, 32 * vec)
-    sent = _iota(dtype, shape)
+    sent, axes = _iota(dtype, shape), "src_axes = (0,), dst_axes = (1,)"
     lines = [
         f"; run: {vec} x {dtype} a thread, to the other block",
         f"; in A: {dtype} {list(shape)} = iota",
@@ -281,7 +281,7 @@ def _send_kernel(dtype: DType, vec: int) -> str:
         f"%x = tile.load %A, %row, %at {{vec = {vec}}} : {dtype if vec == 1 else f'fragment<{dtype}, [{vec}]>'}",
         f"async.send %S, %at, %x, %bars, %0, %other {{vec = {vec}}}",
         "mbarrier.wait %bars, %0, %even",
-        f"tile.copy %S, %0, %C, %row, %0 {{shape = ({32 * vec},), src_axes = (0,), dst_axes = (1,), vec = {dtype.bytes}}}",
+        f"tile.copy %S, %0, %C, %row, %0 {{shape = ({32 * vec},), {axes}, vec = {dtype.bytes}}}",
     ]
     text = kernel_text(f"send_{dtype}", [tensor_text("A", dtype, shape), tensor_text("C", dtype, shape)], 32, body)
     return "\n".join(lines) + "\n" + text.replace("grid(1)", "grid(2)").replace(" {", " cluster(2, 1, 1) {", 1)

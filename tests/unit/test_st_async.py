@@ -146,13 +146,11 @@ def test_a_ring_is_not_filled_so() -> None:
     def ringed(X: Global[f32, M, N], Y: Global[f32, M, N]):
         grid(2, cluster=(2,))
         full, ring = shared((1,), u64), Ring(2, a=shared((64, 32), f32, layout=swizzle_128b))
-        with role("load", threads=1):
-            with ring.fill() as s:
-                tma_load(X[tile(0, 64), tile(0, 32)], s.a)
-                ptx.st_async(s.a, 0, 0, f32(1), mbarrier=(full, 0), rank=0)
-        with role("store", warpgroups=1):
-            with ring.use() as s:
-                store_tma(s.a, Y[tile(0, 64), tile(0, 32)])
+        with role("load", threads=1), ring.fill() as s:
+            tma_load(X[tile(0, 64), tile(0, 32)], s.a)
+            ptx.st_async(s.a, 0, 0, f32(1), mbarrier=(full, 0), rank=0)
+        with role("store", warpgroups=1), ring.use() as s:
+            store_tma(s.a, Y[tile(0, 64), tile(0, 32)])
 
     assert "ptx.st_async() to a tile of a ring" in refused(ringed)
 
