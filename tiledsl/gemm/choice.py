@@ -70,7 +70,7 @@ PARTED: tuple[Tile, ...] = (
 PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 6
 """k is split among the CTAs of a cluster, if these are at most MOST_WAVES times as many as run at once, ..."""
 MOST_GROUPS, WAVES = 32, np.arange(1, 9)[:, None]
-IDLE = 0.08 * np.log2(WAVES)
+IDLE = 0.04 * np.log2(WAVES)
 """... or among clusters: so many that of one of the numbers of WAVES the SMs are idle least, where more waves count as
 if they were idle for IDLE of it. Both at once, and other numbers, are hardly ever faster."""
 LARGEST = MOST_WAVES // 2 * max(rows * columns for rows, columns, _ in PARTED)
