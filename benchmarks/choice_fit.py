@@ -1,6 +1,7 @@
 """Fits the constants of tiledsl/gemm/choice.py to measured times (`benchmarks.choice_times`). Needs no GPU.
 
     python -m benchmarks.choice_fit                    # how good the choice is on what was measured
+    python -m benchmarks.choice_fit --seeds 151        # the same of these shapes: against a full search
     python -m benchmarks.choice_fit --rounds 4000      # fit, and print the constants
     python -m benchmarks.choice_fit --rounds 4000 --prefer 3 --write
     python -m benchmarks.choice_fit --rounds 1000 --check family
@@ -9,7 +10,8 @@ The model is `choice.estimate` itself, asked for all variants at once, with othe
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
 reluctantly. --prefer: shapes measured with these kernels count three times. --check: of each family (or seed, or
-kernel) in turn, what a fit to the others chooses there.
+kernel) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
+the report counts, the best by the model of those that were counts instead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.choice_times import PROCESSORS, of_row
+from benchmarks.choice_times import PROCESSORS, as_row, of_row
 from benchmarks.report import RESULTS, table
 from tiledsl.gemm import choice
 from tiledsl.gemm.choice import Variant, estimate, table_of
@@ -219,16 +221,24 @@ def report(times: Times, rows: Iterable[int] | None = None) -> str:
     slower, families = times.chosen(), defaultdict[Any, list[int]](list)
     for number in range(len(times.shapes)) if rows is None else rows:
         families[times.shapes[number].family, times.shapes[number].layout].append(number)
+    untimed = [_chosen(shape) not in {v._replace(band=0) for _, v in shape.times} for shape in times.shapes]
     lines: list[tuple[str, ...]] = []
     for (family, layout), numbers in sorted(families.items()):
         shares = [math.exp(-slower[i]) for i in numbers]
         known = [i for i in numbers if times.shapes[i].cublas]
         ratios = [times.shapes[i].cublas / min(times.shapes[i].times)[0] * math.exp(-slower[i]) for i in known]
         against = (f"{_mean(ratios):.3f}", f"{min(ratios):.3f}") if ratios else ("", "")
-        lines.append((family, layout, str(len(numbers)), f"{_mean(shares):.3f}", f"{min(shares):.3f}", *against))
-    header = ("family", "stored", "shapes", "of the fastest", "worst", "speed / cuBLAS", "worst")
+        counts = str(len(numbers)), str(sum(untimed[i] for i in numbers))
+        lines.append((family, layout, *counts, f"{_mean(shares):.3f}", f"{min(shares):.3f}", *against))
+    header = ("family", "stored", "shapes", "untimed", "of the fastest", "worst", "speed / cuBLAS", "worst")
     mean = float(np.mean(slower if rows is None else slower[list(rows)]))
     return f"{table(header, lines)}\n\nchosen is slower than the fastest measured by {mean:.4f} in the mean"
+
+
+def _chosen(shape: Measured) -> Variant:
+    """What `gemm` would do, but for the order of the tiles."""
+    chosen = choice.best(*shape.shape, (True, shape.layout == "NT"))
+    return of_row(as_row(0.0, chosen), shape.layout)[1]._replace(band=0)
 
 
 _mean = statistics.geometric_mean
@@ -271,12 +281,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=RESULTS / "choice_times.jsonl")
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
+    parser.add_argument("--seeds", nargs="+", default=[], metavar="SEED", help="only shapes of these")
     parser.add_argument("--check", choices=("family", "seed", "kernel"), help="leave out one after the other")
     parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count three times")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
     parser.add_argument("--write", action="store_true", help="write the constants into tiledsl/gemm/choice.py")
     args = parser.parse_args(argv)
     shapes = load(args.file)
+    if args.seeds:
+        shapes = [shape for shape in shapes if str(shape.seed) in args.seeds]
+        if not shapes:
+            parser.error(f"--seeds: {args.file} has no shapes of {', '.join(args.seeds)}")
     kernels = {shape.kernel for shape in shapes}
     if unknown := set(args.prefer) - kernels:
         parser.error(f"--prefer: {args.file} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")
