@@ -64,7 +64,7 @@ Meeting = tuple[SharedTile[u64], SharedTile[u64], SharedTile[f32] | None]
 GPCS = 8
 """Of an H200."""
 
-LOADED = 96
+LOADED = 64
 """Elements that a thread loads at once."""
 
 QUAD = 4
@@ -256,7 +256,7 @@ def bring_slice(
 
 
 @tile_function
-def is_own(piece: index, found: View[u32], groups: index) -> boolean:
+def is_own(piece: index | int, found: View[u32], groups: index) -> boolean:
     """Whether a piece is this CTA's: pieces are dealt out to the groups, the last to come first; it also has those of
     CTAs that are gone. found: of `bring_slice`."""
     owner, rank, word = u32(piece % groups), found[0], found[1]
@@ -265,7 +265,7 @@ def is_own(piece: index, found: View[u32], groups: index) -> boolean:
 
 @tile_function
 def add_up(
-    x: Fragment[Any], t: Any, parts: int, groups: index, sums: Global[f32, P, H, J] | None, piece: index
+    x: Fragment[Any], t: Any, parts: int, groups: index, sums: Global[f32, P, H, J] | None, piece: index | int
 ) -> Fragment[Any]:
     """A piece of a slice like x: its sum over the groups."""
     assert sums is not None
