@@ -46,12 +46,9 @@ def test_pieces_are_dealt_out(variant: Variant, size: tuple[int, int, int], owne
     held = 256 // instances * 4
     elements = rows * slice_width(variant.parts, columns)
     room = {"sums": np.full((len(done) * variant.groups, elements // held, held), np.nan, np.float32), "done": done}
-    hopper_fastest._emulated(
-        (A, B.swapaxes(1, 2), C),
-        {**room, "groups": variant.groups, **variant.consts(k, 4)},
-        checks=True,
-        hooks=(stores,),
-    )
+    kernel: Any = hopper_fastest
+    consts = {"groups": variant.groups, **variant.consts(k, 4)}
+    kernel._emulated((A, B.swapaxes(1, 2), C), room | consts, checks=True, hooks=(stores,))
     assert np.array_equal(C[0], A[0].astype(np.float32) @ B[0].astype(np.float32).T)
     assert not done.any()
     assert (len(stores.by), stores.gone) == (owners, gone)
