@@ -178,8 +178,8 @@ def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) 
         if turn > 0:  # what has come for the item before may still be read
             barrier()
             if thread < parts:
-                ptx.mbarrier_arrive(free, 0, rank=i32(t.at_m + t.along_m * thread))
-            ptx.mbarrier_wait(free, 0, parity=(turn + 1) % 2)
+                ptx.mbarrier_arrive(free, 0, rank=i32(t.at_m + t.along_m * thread), scope="cta")
+            ptx.mbarrier_wait(free, 0, parity=(turn + 1) % 2, scope="cta")
         if mine and thread == 0:
             ptx.mbarrier_expect_tx(full, 0, bytes=(parts - 1) * x.shape[0] * wide * 4)
         for p in unroll(count):
@@ -193,7 +193,7 @@ def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) 
                         room, slot, i, thread * QUAD, quads[i], mbarrier=(full, 0), rank=i32(t.at_m + t.along_m * p)
                     )
         if mine:
-            ptx.mbarrier_wait(full, 0, parity=turn % 2)
+            ptx.mbarrier_wait(full, 0, parity=turn % 2, scope="cta")
             # From the next part on, in turn: part t.part + 1 + i is in slot i of the CTA.
             for slot in unroll(parts - 1):
                 quads = [room.load(slot, i, thread * QUAD, vec=QUAD * 4) for i in range(room.shape[1])]

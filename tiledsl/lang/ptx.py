@@ -180,10 +180,13 @@ def mbarrier_init(barriers: Memory[u64], *index: Extent, count: int) -> None:
     raise only_in_kernel("ptx.mbarrier_init()")
 
 
-def mbarrier_arrive(barriers: Memory[u64], *index: Extent, rank: i32 | int | None = None) -> None:
+def mbarrier_arrive(
+    barriers: Memory[u64], *index: Extent, rank: i32 | int | None = None, scope: Literal["cta", "cluster"] = "cluster"
+) -> None:
     """This thread arrives; what it did to memory before is seen by those that wait for the phase.
 
-    rank: of the block in the cluster whose mbarrier at the same place is meant. (PTX ISA: mbarrier.arrive.)
+    rank: of the block in the cluster whose mbarrier at the same place is meant. scope: "cta" orders shared memory
+    only between blocks, and costs no fence. (PTX ISA: mbarrier.arrive.)
     """
     raise only_in_kernel("ptx.mbarrier_arrive()")
 
@@ -210,10 +213,12 @@ def st_async(
     raise only_in_kernel("ptx.st_async()")
 
 
-def mbarrier_wait(barriers: Memory[u64], *index: Extent, parity: u32 | int) -> None:
+def mbarrier_wait(
+    barriers: Memory[u64], *index: Extent, parity: u32 | int, scope: Literal["cta", "cluster"] = "cluster"
+) -> None:
     """Waits until the phase of this parity, 0 or 1, has ended: the current phase, or the one before it.
 
-    (PTX ISA: mbarrier.try_wait.parity, in a loop.)
+    scope: as of `mbarrier_arrive`. (PTX ISA: mbarrier.try_wait.parity, in a loop.)
     """
     raise only_in_kernel("ptx.mbarrier_wait()")
 

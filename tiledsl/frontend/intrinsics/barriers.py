@@ -99,7 +99,7 @@ def _mbarrier(call: Call) -> list[Value]:
 @intrinsic(lang.ptx.mbarrier_arrive)
 def _arrive(call: Call) -> None:
     rank = [] if call["rank"] is None else [call.value("rank", I32)]
-    call.builder.add(barriers.Arrive(*_mbarrier(call), *rank, reach="cluster"))
+    call.builder.add(barriers.Arrive(*_mbarrier(call), *rank, reach=call.choice("scope", barriers.REACHES)))
 
 
 @intrinsic(lang.ptx.mbarrier_wait)
@@ -107,7 +107,8 @@ def _wait(call: Call) -> None:
     place, parity = _mbarrier(call), call["parity"]
     if isinstance(parity, int) and parity not in (0, 1):
         raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns")
-    call.builder.add(barriers.Wait(*place, call.value("parity", U32), reach="cluster"))
+    reach = call.choice("scope", barriers.REACHES)
+    call.builder.add(barriers.Wait(*place, call.value("parity", U32), reach=reach))
 
 
 @intrinsic(lang.ptx.st_async)
