@@ -32,15 +32,6 @@ class Part:
     width: int
     accesses: list[tuple[int, tile.Access]]
 
-    @property
-    def is_load(self) -> bool:
-        return self.accesses[0][1].varies == "memory"
-
-    @property
-    def lead(self) -> tuple[int, tile.Access]:
-        """The access in whose place the one for all stands, with its offset: the first load, the last store."""
-        return self.accesses[0 if self.is_load else -1]
-
 
 @dataclass(eq=False)
 class Run:

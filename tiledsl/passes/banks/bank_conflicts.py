@@ -13,7 +13,7 @@ and has no say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING
@@ -40,14 +40,13 @@ def choose_layouts(kernel: Kernel, limit: int | None = None) -> None:
 
     limit: bytes of shared memory that a block may have; None for no limit.
     """
-    planner = Planner(kernel, limit)
-    for here in planner.planned(planner.accesses):
+    for here in _Planner(kernel, limit).tiles:
         here.alloc.attrs["layout"] = str(here.layout)
 
 
 def bank_report(kernel: Kernel, limit: int | None = None) -> BankReport:
     """What the pass does with `kernel`, which stays as it is."""
-    return Planner(kernel, limit).report()
+    return _Planner(kernel, limit).report()
 
 
 def candidates(dims: tuple[int, ...], element: int, vector: int) -> Iterator[Layout]:
@@ -133,15 +132,16 @@ class _Tile:
         return total
 
 
-class Planner:
-    """Chooses layouts for the accesses of `kernel` to its shared tiles, or for what could take their place."""
+class _Planner:
+    """`tiles`: in program order, each with the layout that it gets."""
 
     def __init__(self, kernel: Kernel, limit: int | None) -> None:
         self.kernel, self.limit = kernel, limit
         self.accesses: list[SharedAccess] = []
+        self.tiles: list[_Tile] = []
         ops = list(kernel.walk())
-        self.allocs = [op for op in ops if isinstance(op, tile.SharedAlloc)]
-        if not self.allocs:
+        allocs = [op for op in ops if isinstance(op, tile.SharedAlloc)]
+        if not allocs:
             return  # without the imports below
         from tiledsl.passes.analysis.lanes import Lanes
         from tiledsl.passes.banks.shared_accesses import shared_accesses
@@ -149,29 +149,14 @@ class Planner:
 
         lanes = Lanes(kernel)
         self.accesses = shared_accesses(ops, lanes)
-        self.counter = WavefrontCounter(lanes)
-
-    def planned(self, accesses: Iterable[SharedAccess]) -> list[_Tile]:
-        """The tiles in program order, each with the layout that it gets."""
-        of: dict[Op, list[SharedAccess]] = {alloc: [] for alloc in self.allocs}
-        for access in accesses:
-            of[access.alloc].append(access)
-        tiles = [_Tile(alloc, of[alloc], self.counter) for alloc in self.allocs]
-        layouts: dict[Op, Layout] = {here.alloc: here.layout for here in tiles}
+        counter = WavefrontCounter(lanes)
+        self.tiles = [_Tile(alloc, [a for a in self.accesses if a.alloc is alloc], counter) for alloc in allocs]
         # Where bytes are short, the tile that has most to gain comes first.
-        for here in sorted(tiles, key=lambda t: t.ideal - t.row):
+        for here in sorted(self.tiles, key=lambda t: t.ideal - t.row):
             if here.alloc.layout == AUTO:
-                here.layout, here.by = self.choose(here, layouts)
-                layouts[here.alloc] = here.layout
-        return tiles
+                here.layout, here.by = self.choose(here)
 
-    def wavefronts(self, accesses: Iterable[SharedAccess]) -> float:
-        """Of all of them together, weighted, in the best layouts; infinite if they cannot be counted."""
-        counts = [here.total(here.layout) for here in self.planned(accesses)]
-        return sum(float("inf") if count is None else float(count) for count in counts)
-
-    def choose(self, here: _Tile, layouts: Mapping[Op, Layout]) -> tuple[Layout, By]:
-        """layouts: of all tiles, as they are by now."""
+    def choose(self, here: _Tile) -> tuple[Layout, By]:
         alloc = here.alloc
         if any(op.touches and not isinstance(op, tile.Access) for op, _ in alloc.result.uses):
             return ROW, "used whole"
@@ -187,27 +172,29 @@ class Planner:
                 break
             # What is worse than the likely one need not be counted to the end.
             total = here.total(layout, least if known is None else min(least, known + 1))
-            if total is not None and self.fits({**layouts, alloc: layout}, layout):
+            if total is not None and self.fits(alloc, layout):
                 best, least = layout, total
         return best, "row order is best" if best == ROW else "fewest wavefronts"
 
-    def fits(self, layouts: Mapping[Op, Layout], changed: Layout) -> bool:
-        """True if all tiles fit with these, of which one has `changed`."""
-        if self.limit is None or changed == ROW or isinstance(changed, Swizzled):
+    def fits(self, alloc: tile.SharedAlloc, layout: Layout) -> bool:
+        """True if all tiles fit with this one laid out so, and the others as they are by now."""
+        if self.limit is None or layout == ROW or isinstance(layout, Swizzled):
             return True
-        return lay_out_shared(self.kernel, layouts).bytes <= self.limit
+        return lay_out_shared(self.kernel, self.layouts() | {alloc: layout}).bytes <= self.limit
+
+    def layouts(self) -> dict[Op, Layout]:
+        return {here.alloc: here.layout for here in self.tiles}
 
     def report(self) -> BankReport:
-        tiles = self.planned(self.accesses)
-        kernel, of = self.kernel, {here.alloc: here for here in tiles}
-        used = lay_out_shared(kernel, {alloc: here.layout for alloc, here in of.items()}).bytes
+        kernel, used = self.kernel, lay_out_shared(self.kernel, self.layouts()).bytes
+        of = {here.alloc: here for here in self.tiles}
         groups: dict[tuple[object, ...], list[SharedAccess]] = {}
         for access in self.accesses:
             key = (access.op.loc, access.alloc, access.kind, access.width, access.weight, _notes(access))
             groups.setdefault(key, []).append(access)
         accesses = tuple(_access_report(group, of[group[0].alloc]) for group in groups.values())
-        reports = tuple(map(_tile_report, tiles))
-        return BankReport(kernel.name, kernel.threads, reports, accesses, self.limit, used, file=kernel.loc.file)
+        tiles = tuple(map(_tile_report, self.tiles))
+        return BankReport(kernel.name, kernel.threads, tiles, accesses, self.limit, used, file=kernel.loc.file)
 
 
 def _tile_report(here: _Tile) -> TileReport:

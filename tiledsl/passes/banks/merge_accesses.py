@@ -14,8 +14,8 @@ made as wide as they can be without more wavefronts in the kernel's best layouts
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.builder import Builder
@@ -24,11 +24,8 @@ from tiledsl.ir.ops import tile
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.analysis.structure import replace_op, rewrite
 from tiledsl.passes.banks.access_runs import Part, Run, access_runs
-from tiledsl.passes.banks.bank_conflicts import Planner
+from tiledsl.passes.banks.bank_conflicts import bank_report
 from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
-
-if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
-    from tiledsl.passes.banks.shared_accesses import SharedAccess
 
 
 def merge_accesses(kernel: Kernel, limit: int | None = None) -> None:
@@ -43,25 +40,29 @@ def merge_accesses(kernel: Kernel, limit: int | None = None) -> None:
 
 def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.SharedAlloc, int]:
     """The most elements of an access to each tile that the compiler lays out: as many as cost no wavefronts."""
-    chosen = {op: _widest(op) for op in kernel.walk() if isinstance(op, tile.SharedAlloc) and op.layout == AUTO}
-    widest = {
-        alloc: max((part.width for run in runs if run.memory.op is alloc for part in run.parts()), default=1)
-        for alloc in chosen
-    }
-    if all(widest[alloc] <= width for alloc, width in chosen.items()):
-        return chosen
-    planner = Planner(kernel, limit)
+    allocs = [op for op in kernel.walk() if isinstance(op, tile.SharedAlloc)]
+    chosen = {a: _widest(a) for a in allocs if a.layout == AUTO}
+
+    def wavefronts(widths: Mapping[tile.SharedAlloc, int]) -> float:
+        """Of the whole kernel in its best layouts, if accesses are merged up to `widths`."""
+        trial = kernel.clone()
+        copies = [op for op in trial.walk() if isinstance(op, tile.SharedAlloc)]
+        most = {new: widths[a] for a, new in zip(allocs, copies, strict=True) if a in widths}
+        _merge(trial, access_runs(trial), most)
+        counts = [report.wavefronts for report in bank_report(trial, limit).tiles]
+        return sum(float("inf") if count is None else float(count) for count in counts)
+
     known: dict[tuple[int, ...], float] = {}
 
     def counted(widths: Mapping[tile.SharedAlloc, int]) -> float:
-        """Wavefronts of the whole kernel in its best layouts, if accesses are merged up to `widths`. Each trial once:
-        what one tile has chosen is where the next one starts."""
+        """Each trial once: what one tile has chosen is where the next one starts."""
         key = tuple(widths.values())
         if key not in known:
-            known[key] = planner.wavefronts(_as_merged(planner.accesses, runs, widths))
+            known[key] = wavefronts(widths)
         return known[key]
 
-    for alloc, width in widest.items():
+    for alloc in chosen:
+        width = max((part.width for run in runs if run.memory.op is alloc for part in run.parts()), default=1)
         least = counted(chosen) if width > chosen[alloc] else 0
         while width > chosen[alloc]:
             if counted({**chosen, alloc: width}) <= least:
@@ -75,40 +76,20 @@ def _widest(alloc: tile.SharedAlloc) -> int:
     return max((op.vec for op, _ in alloc.result.uses if isinstance(op, tile.Access)), default=1)
 
 
-def _parts(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> Iterator[tuple[Run, Part]]:
-    """What becomes one access. `most`: its elements, for the tiles that have a limit."""
+def _merge(kernel: Kernel, runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
+    """Make each part of each run one access. `most`: its elements, for the tiles that have a limit."""
+    instead: dict[Op, list[Op]] = {}
     for run in runs:
         alloc = run.memory.op
         for part in run.parts(most.get(alloc, MOST_ACCESS) if isinstance(alloc, tile.SharedAlloc) else MOST_ACCESS):
-            yield run, part
-
-
-def _as_merged(
-    accesses: list[SharedAccess], runs: list[Run], most: Mapping[tile.SharedAlloc, int]
-) -> Iterator[SharedAccess]:
-    """The accesses to shared tiles as they are once `_merge` has made each part one, in the place of its lead."""
-    instead: dict[Op, Part | None] = {}
-    for _, part in _parts(runs, most):
-        instead.update((op, None) for _, op in part.accesses)
-        instead[part.lead[1]] = part
-    for access in accesses:
-        if access.op not in instead:
-            yield access
-        elif (part := instead[access.op]) is not None:
-            yield access.widened(part.first - part.lead[0], part.width)
-
-
-def _merge(kernel: Kernel, runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
-    """Make each part of each run one access."""
-    instead: dict[Op, list[Op]] = {}
-    for run, part in _parts(runs, most):
-        instead.update(_load(part, run.axis) if part.is_load else _store(part, run.axis))
+            is_load = part.accesses[0][1].varies == "memory"
+            instead.update(_load(part, run.axis) if is_load else _store(part, run.axis))
     rewrite(kernel.body, lambda op: instead.get(op, [op]))
 
 
 def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each load: all at the first one."""
-    offset, first = part.lead
+    offset, first = part.accesses[0]
     b = Builder(Block(), first.loc)
     instead: dict[Op, list[Op]] = {op: [] for _, op in part.accesses}
     instead[first] = b.block.ops
@@ -127,7 +108,7 @@ def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
 
 def _store(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each store: all at the last one. Of an element that is written twice the last value."""
-    offset, last = part.lead
+    offset, last = part.accesses[-1]
     b = Builder(Block(), last.loc)
     elements: dict[int, Value] = {}
     for at, op in part.accesses:
