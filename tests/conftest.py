@@ -38,6 +38,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor do tests that collect look at what earlier files left."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
     """Pytest collects five times at its end. All that this would free goes with the process."""
