@@ -45,8 +45,9 @@ def test_right_at_edges(number: int, consts: dict[str, Any], size: tuple[int, in
 
 
 @pytest.mark.parametrize(("number", "consts"), CASES)
-@pytest.mark.parametrize("orders", ["NT", "TN", "TT"])
+@pytest.mark.parametrize("orders", ["NT", "TN"])
 def test_every_orientation(number: int, consts: dict[str, Any], orders: str) -> None:
+    """Of each operand; no operand's copies depend on the other's."""
     A, B, C = random_problem(136, 272, 200, format="f16")
     given = [np.asfortranarray(X) if order == "T" else X for X, order in zip((A, B), orders, strict=True)]
     assert _right(number, *given, C, format="f16", **consts)

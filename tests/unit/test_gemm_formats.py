@@ -328,8 +328,13 @@ def test_operands_that_the_kernel_cannot_read(which: str) -> None:
 # -- copies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint16])
-@pytest.mark.parametrize("shape", [(1, 9, 19), (3, 17, 300), (2, 1, 1), (1, 200, 130), (2, 64, 128), (1, 132, 40)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *((np.uint8, s) for s in ((1, 9, 19), (3, 17, 300), (2, 1, 1), (1, 200, 130), (2, 64, 128), (1, 132, 40))),
+        *((dtype, s) for dtype in (np.uint16, np.uint32) for s in ((3, 17, 300), (2, 64, 128), (1, 132, 40))),
+    ],
+)
 def test_copies_along_rows(dtype: Any, shape: tuple[int, int, int]) -> None:
     """Of rows, and of columns, which are transposed; both in one launch; 0 behind."""
     random = np.random.default_rng(0)
