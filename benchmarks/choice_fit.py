@@ -1,6 +1,7 @@
 """Fits the constants of tiledsl/gemm/choice.py, or ffma_choice.py, to measured times. Needs no GPU.
 
     python -m benchmarks.choice_fit                    # how good the choice is on what was measured
+    python -m benchmarks.choice_fit --seeds 151        # the same of these shapes: against a full search
     python -m benchmarks.choice_fit --rounds 4000      # fit, and print the constants
     python -m benchmarks.choice_fit --rounds 4000 --prefer 3 --write
     python -m benchmarks.choice_fit --rounds 1000 --check family
@@ -10,7 +11,8 @@ The model is that of the choice itself, asked for all variants at once, with oth
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
 reluctantly. --prefer: shapes measured with these kernels count three times. --check: of each family (or seed, or
-kernel) in turn, what a fit to the others chooses there.
+kernel) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
+the report counts, the best by the model of those that were counts instead.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.choice_times import PROCESSORS, of_row
+from benchmarks.choice_times import PROCESSORS, as_row, of_row
 from benchmarks.report import RESULTS, table
 from tiledsl.gemm import choice, ffma_choice
 
@@ -76,7 +78,7 @@ class Model(NamedTuple):
 
     fitted: names of constants of `module`; all elements of a dict but those that are 1. variant: of a row of `file` and
     the layout; None if the choice has it no longer. times: nanoseconds of all variants of shapes, one after the other,
-    with the constants as they are whenever that function is called.
+    with the constants as they are whenever that function is called. timed: whether what `gemm` would do was timed.
     """
 
     module: ModuleType
@@ -84,6 +86,7 @@ class Model(NamedTuple):
     file: Path
     variant: Callable[[Sequence[Any], str], Any]
     times: Callable[[Sequence[Measured]], Callable[[], Any]]
+    timed: Callable[[Measured], bool]
 
 
 def _hopper_variant(row: Sequence[Any], layout: str) -> Any:
@@ -97,6 +100,13 @@ def _hopper_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
     return lambda: choice.estimate(of, *product, order, PROCESSORS).total
 
 
+def _hopper_timed(shape: Measured) -> bool:
+    """Whatever the order of the tiles."""
+    chosen = choice.best(*shape.shape, (True, shape.layout == "NT"))
+    chosen = of_row(as_row(0.0, chosen), shape.layout)[1]._replace(band=0)
+    return chosen in (v._replace(band=0) for _, v in shape.times)
+
+
 def _f32_variant(row: Sequence[Any], _: str) -> Any:
     candidate = next((c for c in ffma_choice.CANDIDATES if c.name == row[1]), None)
     return (candidate, *row[2:]) if candidate else None
@@ -107,6 +117,13 @@ def _f32_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
     unaligned = (k % 4 > 0) + 1.0 * (np.where(along, k, n) % 4 > 0)
     product = ffma_choice.Product(batch, m, n, k, along > 0, unaligned, PROCESSORS)
     return lambda: 1e3 * ffma_choice.estimate(product, of).total
+
+
+def _f32_timed(shape: Measured) -> bool:
+    along, (*_, n, k) = shape.layout == "NT", shape.shape
+    a_align, b_align = (16 if extent % 4 == 0 else 4 for extent in (k, k if along else n))
+    chosen = ffma_choice.ranked_f32(1, *shape.shape, 2, 1 if along else 2, a_align=a_align, b_align=b_align)
+    return chosen[0][:3] in [v for _, v in shape.times]
 
 
 def _columns(shapes: Sequence[Measured]) -> Any:
@@ -124,6 +141,7 @@ HOPPER = Model(
     RESULTS / "choice_times.jsonl",
     _hopper_variant,
     _hopper_times,
+    _hopper_timed,
 )
 """Of wgmma; `benchmarks.choice_times` wrote the file. MACS was measured."""
 F32 = Model(
@@ -135,6 +153,7 @@ F32 = Model(
     RESULTS / "ffma_times.jsonl",
     _f32_variant,
     _f32_times,
+    _f32_timed,
 )
 """Of FFMA."""
 MODELS = {"hopper": HOPPER, "f32": F32}
@@ -248,9 +267,9 @@ def fit(times: Times, rounds: int, rows: Any = slice(None), seed: int = 0) -> Co
 
 
 def digits(value: float) -> float:
-    """What a constant is worth writing down of."""
+    """What a constant is worth writing down of; not 1, which would not be fitted again."""
     short = float(f"{value:.3g}")
-    return float(round(value)) if value >= 1000 else short
+    return float(round(value)) if value >= 1000 else 1.01 if short == 1 else short
 
 
 def rewritten(text: str, values: Constants) -> str:
@@ -291,14 +310,16 @@ def report(times: Times, rows: Iterable[int] | None = None) -> str:
     slower, families = times.chosen(), defaultdict[Any, list[int]](list)
     for number in range(len(times.shapes)) if rows is None else rows:
         families[times.shapes[number].family, times.shapes[number].layout].append(number)
+    untimed = [not times.model.timed(shape) for shape in times.shapes]
     lines: list[tuple[str, ...]] = []
     for (family, layout), numbers in sorted(families.items()):
         shares = [math.exp(-slower[i]) for i in numbers]
         known = [i for i in numbers if times.shapes[i].cublas]
         ratios = [times.shapes[i].cublas / min(times.shapes[i].times)[0] * math.exp(-slower[i]) for i in known]
         against = (f"{_mean(ratios):.3f}", f"{min(ratios):.3f}") if ratios else ("", "")
-        lines.append((family, layout, str(len(numbers)), f"{_mean(shares):.3f}", f"{min(shares):.3f}", *against))
-    header = ("family", "stored", "shapes", "of the fastest", "worst", "speed / cuBLAS", "worst")
+        counts = str(len(numbers)), str(sum(untimed[i] for i in numbers))
+        lines.append((family, layout, *counts, f"{_mean(shares):.3f}", f"{min(shares):.3f}", *against))
+    header = ("family", "stored", "shapes", "untimed", "of the fastest", "worst", "speed / cuBLAS", "worst")
     mean = float(np.mean(slower if rows is None else slower[list(rows)]))
     return f"{table(header, lines)}\n\nchosen is slower than the fastest measured by {mean:.4f} in the mean"
 
@@ -344,6 +365,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("file", nargs="?", type=Path, help="of times; the committed one unless given")
     parser.add_argument("--model", choices=tuple(MODELS), default="hopper")
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
+    parser.add_argument("--seeds", nargs="+", default=[], metavar="SEED", help="only shapes of these")
     parser.add_argument("--check", choices=("family", "seed", "kernel"), help="leave out one after the other")
     parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count three times")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
@@ -352,6 +374,10 @@ def main(argv: list[str] | None = None) -> int:
     model = MODELS[args.model]
     file = args.file or model.file
     shapes = load(file, model)
+    if args.seeds:
+        shapes = [shape for shape in shapes if str(shape.seed) in args.seeds]
+        if not shapes:
+            parser.error(f"--seeds: {file} has no shapes of {', '.join(args.seeds)}")
     kernels = {shape.kernel for shape in shapes}
     if unknown := set(args.prefer) - kernels:
         parser.error(f"--prefer: {file} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")

@@ -2,18 +2,23 @@
 
     python -m benchmarks.choice_times --seed 141 --build --kernels DIR        # anywhere, needs no GPU
     python -m benchmarks.choice_times --seed 141 --kernels DIR --out DIR      # on an H200, with torch
+    python -m benchmarks.choice_times --seed 151 --count 5 --variants 0 --out DIR  # a full search
 
 Shapes are those of benchmarks.random_shapes. Of each, the variants that the model finds fastest are timed, one of each
-other kind, and some at random; also cuBLAS, in the fastest of its layouts. Each result is checked. Operands are not in
-L2, launches go by CUDA graphs, and the GPU rests before each batch. A process of its own times: one that hangs or
-crashes costs its shape. Results are added to choice_times.jsonl, a shape a line, as they come, each with a digest of
+other kind, and some at random; also cuBLAS, in the fastest of its layouts. --variants 0 times all that the model finds
+at most 1.3 times as slow as the fastest; `benchmarks.choice_fit --seeds 151` says what the choice is worth then. Each
+result is checked. Operands are not in L2, launches go by CUDA graphs, and the GPU rests before each batch; the chosen
+variant and the fastest then take turns, so that none is the fastest by luck. A process of its own times: one that hangs
+or crashes costs its shape. Results are added to choice_times.jsonl, a shape a line, as they come, each with a digest of
 the kernel; shapes that it has of the present kernel are not timed again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import math
 import random
 import sys
 import time
@@ -25,8 +30,8 @@ from typing import Any, NamedTuple
 from benchmarks.random_shapes import FAMILIES, LAYOUTS, shapes
 from benchmarks.report import RESULTS
 from tiledsl.errors import TileError
+from tiledsl.gemm import hopper, hopper_apart, hopper_tiles, split_k
 from tiledsl.gemm.choice import Variant, ranked
-from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import Operands as Described
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import by_variant
@@ -37,7 +42,7 @@ from tiledsl.inspect.contenders import Operands, Size, cublas
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
 from tiledsl.ir.types import DTYPES
-from tiledsl.tune.carried import Carried, code_of
+from tiledsl.tune.carried import Carried
 from tiledsl.tune.search import Result, search
 from tiledsl.tune.workers import Worker, answered
 
@@ -50,6 +55,7 @@ LARGE = 2e10
 """Multiplications from which a product takes so long that fewer variants of it are timed."""
 FAST, KIND, ANY = 0.5, 0.75, 1.0
 """Shares of a shape's variants: the fastest by the model; with those of other kinds; with those at random."""
+FINALISTS = 3
 WORSE, HOPELESS = 1.3, 1.5
 """Variants that the model finds slower than the fastest by more are not timed; those that a first launch does, once."""
 
@@ -76,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--count", type=int, default=8, help="shapes of a family")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
-    parser.add_argument("--variants", type=int, default=24, help="of a shape")
+    parser.add_argument("--variants", type=int, default=24, help="of a shape; 0: all that may be fast")
     parser.add_argument("--build", action="store_true", help="build what would be timed, into --kernels; no GPU")
     parser.add_argument("--kernels", default="", metavar="DIR", help="builds that are carried to another machine")
     parser.add_argument("--processes", type=int, default=0, help="that build; one for each core unless given")
@@ -114,12 +120,15 @@ def jobs_of(families: Sequence[str], seed: int, count: int, layouts: Sequence[st
 
 
 def sampled(size: Size, layout: str, count: int, drawn: random.Random) -> list[Variant]:
-    """Variants that are worth timing: the fastest by the model, the fastest of other kinds, others at random."""
+    """Variants that are worth timing: the chosen one, the next fastest by the model, the fastest of other kinds, others
+    at random. count: 0 for all."""
     batch = max(size.batch, 1)
     large = batch * size.m * size.n * size.k > LARGE
-    count = min(count, 16) if large else count
     found = ranked(1 << 20, batch, size.m, size.n, size.k, (True, layout == "NT"))
     near = [v for v, times in found if times.total <= WORSE * found[0][1].total]
+    if not count:
+        return near
+    count = min(count, 16) if large else count
     chosen = near[: round(FAST * count)]
     kinds = {_kind(v) for v in chosen}
     for v in near:
@@ -205,7 +214,7 @@ def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "choice_times.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-    kernel = code_of(hopper_fastest)[:8]
+    kernel = digest()
     known = {key_of(line) for line in lines if line["kernel"] == kernel}
     timer = Worker(partial(open_timer, args.kernels), args.limit)
     done = 0
@@ -230,6 +239,13 @@ def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
     print(f"{done} of {len(jobs)} shapes in {time.perf_counter() - start:.1f} s, in {file}", flush=True)
 
 
+def digest() -> str:
+    """Of the files of the kernel: what it compiles to without a change of the compiler. (Its `meaning` leaves out what
+    belongs to tiledsl.)"""
+    files = (Path(module.__file__ or "").read_bytes() for module in (hopper, hopper_apart, hopper_tiles, split_k))
+    return hashlib.sha256(b"".join(files)).hexdigest()[:8]
+
+
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
     """As `Job.key`."""
     batch, *rest = line["shape"]
@@ -246,8 +262,8 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
     given = [described(*arrays, None, None, None) for arrays in zip(a, b, operands.results, strict=True)]
     expected = device.expected(a[0], b[0])
     base = interleave(device, {"": cublas(operands, graphed)[1]}, rounds=3, seconds=0.004, rest=0.006, graphed=graphed)
-    times: list[list[float]] = []
-    best = float("inf")
+    times = dict[Variant, float]()
+    launches = dict[Variant, Callable[[int], None]]()
     for v in job.variants:
         try:
             for each in _builds(size, job.layout, v):
@@ -261,11 +277,15 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
             continue
         if not share <= 1:
             raise RuntimeError(f"{v} is wrong at {size} {job.layout}: {share:.3g} times its error bound")
-        us = _microseconds(device, launch, graphed, best)
-        best = min(best, us)
-        times.append(as_row(float(f"{us:.5g}"), v))
+        times[v] = _microseconds(device, {v: launch}, graphed, min(times.values(), default=math.inf))[v]
+        launches[v] = launch
+    if not times:
+        raise RuntimeError(f"no variant of {size} {job.layout} could be launched")
+    finalists = {*sorted(times, key=times.__getitem__)[:FINALISTS], *job.variants[:1]} & times.keys()
+    times |= _microseconds(device, {v: launches[v] for v in finalists}, graphed)
     line = {"seed": job.seed, "family": job.family, "layout": job.layout, "shape": [size.batch, size.m, size.n, size.k]}
-    return {**line, "cublas": float(f"{1e3 * base.median(''):.5g}"), "times": times}
+    rows = [as_row(float(f"{us:.5g}"), v) for v, us in times.items()]
+    return {**line, "cublas": float(f"{1e3 * base.median(''):.5g}"), "times": rows}
 
 
 def _launcher(device: Device, given: Sequence[Described], v: Variant) -> Callable[[int], None]:
@@ -284,14 +304,18 @@ def _launcher(device: Device, given: Sequence[Described], v: Variant) -> Callabl
     return launch
 
 
-def _microseconds(device: Device, launch: Callable[[int], None], graphed: int, best: float) -> float:
-    """Of a launch: the median of three batches, after rests; of one that is far slower than the best, the first."""
-    replay = {"": device.graphed(launch, graphed)}
-    first = 1e3 * interleave(device, replay, rounds=1, seconds=0.0).median("") / graphed
-    if first > HOPELESS * best:
-        return first
-    seconds, rest = (0.0025, 0.004) if first < 100 else (0.007, 0.012)
-    return 1e3 * interleave(device, replay, rounds=3, seconds=seconds, rest=rest).median("") / graphed
+def _microseconds(
+    device: Device, launches: dict[Variant, Callable[[int], None]], graphed: int, best: float = math.inf
+) -> dict[Variant, float]:
+    """Of a launch: the median of three batches, after rests; several take turns. Of one that is far slower than the
+    best, the first."""
+    replays = {str(number): device.graphed(launch, graphed) for number, launch in enumerate(launches.values())}
+    found = interleave(device, replays, rounds=1, seconds=0.0)
+    first = [1e3 * found.median(name) / graphed for name in replays]
+    if min(first) <= HOPELESS * best:
+        seconds, rest = (0.0025, 0.004) if first[0] < 100 else (0.007, 0.012)
+        found = interleave(device, replays, rounds=3, seconds=seconds, rest=rest)
+    return {v: 1e3 * found.median(name) / graphed for v, name in zip(launches, replays, strict=True)}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ cost of checking whether their meaning has changed.
 `gemm` of bf16, choice included, is compared with torch.mm and ``@``: with a result of the caller's, a new one, with a
 bias, with operands that are copied and k that is cut (more launches than one), and with a result at an address that no
 launch has had before, whose tensor map is encoded. Then as an operator of torch: by `tiledsl.torch`, and as the code of
-torch.compile calls it.
+torch.compile calls it. Last what a choice takes, which a call makes when its shape is new.
 
     python -m benchmarks.launch_overhead --rounds 40
 
@@ -49,6 +49,7 @@ from tiledsl import (
 )
 from tiledsl.dims import K, M, N
 from tiledsl.gemm import gemm
+from tiledsl.gemm.choice import best
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.timing import quartiles
 
@@ -146,7 +147,7 @@ def _products(torch: Any) -> dict[str, Callable[[], object]]:
     odd = tensor(PRODUCT, PRODUCT - 1), tensor(PRODUCT - 1, PRODUCT), c
     deep = tensor(64, 4096), tensor(4096, 64), tensor(64, 64)
     room = tensor(1 << 24)
-    addresses = itertools.count()
+    addresses, sizes = itertools.count(), itertools.count(1)
 
     def elsewhere() -> Any:
         start = next(addresses) % (room.numel() // 64 - PRODUCT * PRODUCT // 64) * 64
@@ -165,6 +166,8 @@ def _products(torch: Any) -> dict[str, Callable[[], object]]:
         "gemm, k cut": lambda: gemm(*deep),
         "a view of new memory": elsewhere,
         "a view of new memory, and gemm(a, b, view)": lambda: gemm(a, b, elsewhere()),
+        "choice.best, a new shape of many tiles": lambda: best(1, 4096 + next(sizes), 4096, 4096, (True, True)),
+        "choice.best, a new shape of few tiles": lambda: best(1, 256, 256, 4096 + next(sizes), (True, True)),
     }
 
 

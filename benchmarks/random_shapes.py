@@ -3,6 +3,7 @@
     python -m benchmarks.random_shapes --seed 7
     python -m benchmarks.random_shapes --seed 7 --first 10 --families deep decode --format f16 --cache hot
     python -m benchmarks.random_shapes --seed 7 --families large medium --format e4m3
+    python -m benchmarks.random_shapes --seed 7 --count 2 --lt
 
 Shapes depend on the family and the seed alone; extents of 8-bit operands are multiples of 16 besides, as cuBLAS needs.
 A run times --count shapes of each family, from number --first on, and adds them to what the file of results has of the
@@ -11,6 +12,9 @@ same format, cache and load, so that many short runs make one table.
 Launches go by CUDA graphs, so that host time does not count; contenders take turns. A ratio is of speed, to cuBLAS in
 the fastest of its four layouts. Ours is timed with B along k (NT) and in row order (NN), each by itself. rested: the
 GPU does nothing for 20 ms before each batch of 12 ms; sustained: batches follow each other, and power limits the clock.
+
+--lt: ratios are to the fastest algorithm of those that cuBLASLt's heuristics propose, each timed, which takes seconds
+a shape (`benchmarks.cublaslt`). cuBLAS as torch calls it is timed beside them.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cublaslt import CUBLASLT, CublasLt
 from benchmarks.device import open_device
 from benchmarks.report import RESULTS, table, write
 from tiledsl.gemm import gemm, warmup
@@ -88,11 +93,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--format", choices=FORMATS, default="bf16")
     parser.add_argument("--cache", choices=("cold", "hot"), default="cold", help="operands in L2")
     parser.add_argument("--load", choices=tuple(LOADS), default="rested")
+    parser.add_argument("--lt", action="store_true", help="against the best of cuBLASLt; needs nvcc")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    name = f"random_shapes_{args.format}_{args.cache}_{args.load}"
+    name = f"random_shapes_{args.format}_{args.cache}_{args.load}{'_lt' if args.lt else ''}"
     device = open_device(args.format)
+    lt = CublasLt() if args.lt else None
     cases = _earlier(args.out / f"{name}.json")
     last = args.first + args.count
     multiple = 16 if args.format in ("e4m3", "e5m2", "i8") else 1
@@ -103,12 +110,12 @@ def main(argv: list[str] | None = None) -> int:
     for family, size in sizes:
         start = time.perf_counter()
         noted = {"family": family, "seed": args.seed}
-        found = _measure(device, size, args.cache, args.load, args.rounds, noted)
+        found = _measure(device, size, args.cache, args.load, args.rounds, noted, lt)
         known = {(case["family"], case["seed"], *case["size"]) for case in found}
         cases = [c for c in cases if (c["family"], c["seed"], *c["size"]) not in known] + found
-        shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != CUBLAS)
+        shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != c["base"])
         print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
-    title = f"gemm on random shapes against cuBLAS, {args.format}, {args.cache}, {args.load}"
+    title = f"gemm on random shapes against {CUBLASLT if lt else CUBLAS}, {args.format}, {args.cache}, {args.load}"
     write(name, title, _summary(cases), {"cases": cases}, args.out)
     return 0
 
@@ -118,13 +125,17 @@ def _earlier(file: Path) -> list[dict[str, Any]]:
 
 
 def _measure(
-    device: Device, size: Size, cache: str, load: str, rounds: int, noted: dict[str, Any]
+    device: Device, size: Size, cache: str, load: str, rounds: int, noted: dict[str, Any], lt: CublasLt | None
 ) -> list[dict[str, Any]]:
-    """A record for cuBLAS and for ours in each layout, whose results have been checked."""
+    """A record for cuBLAS, for cuBLASLt if asked for, which is the base then, and for ours in each layout; results have
+    been checked."""
     sets = buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold")
     operands, graphed = Operands(device, size, sets), max(GRAPHED, sets)  # so that a graph goes round all of them
     layout, base = cublas(operands, graphed)
-    launches = {CUBLAS: base}
+    launches, against = {CUBLAS: base}, CUBLAS
+    if lt is not None:
+        against = CUBLASLT
+        layout, launches[CUBLASLT] = lt.fastest(operands, graphed)
     function = partial(gemm, precision="tf32") if device.format == "tf32" else gemm
     ours = Contender("gemm", function, {}, Roles("A", "B", "C"))
     for stored in LAYOUTS:
@@ -132,18 +143,19 @@ def _measure(
         operands.check(f"gemm {stored}", launches[stored])
     seconds, rest = LOADS[load]
     timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=graphed)
-    return summarize(timing, size.numbers, CUBLAS, {"layout": layout, **noted})
+    return summarize(timing, size.numbers, against, {"layout": layout, **noted})
 
 
 def _summary(cases: Sequence[dict[str, Any]]) -> str:
     """Mean and worst by family, then every shape."""
+    base = cases[0]["base"]
+    kernels = [*LAYOUTS, *([CUBLAS] if base != CUBLAS else [])]
     rows: list[tuple[str, ...]] = []
     for family in dict.fromkeys(c["family"] for c in cases):
         own = [c for c in cases if c["family"] == family]
-        shares = [share_of(own, layout) for layout in LAYOUTS]
-        means = [f"{value:.3f}" for share in shares for value in share]
-        rows.append((family, str(len(own) // 3), *means))
-    header = ("family", "shapes", "NT mean", "NT worst", "NN mean", "NN worst")
+        means = [f"{value:.3f}" for kernel in kernels for value in share_of(own, kernel)]
+        rows.append((family, str(sum(c["kernel"] == base for c in own)), *means))
+    header = ("family", "shapes", *(f"{kernel} {what}" for kernel in kernels for what in ("mean", "worst")))
     each = [
         (
             c["family"],
@@ -154,9 +166,9 @@ def _summary(cases: Sequence[dict[str, Any]]) -> str:
             c["layout"],
         )
         for c in cases
-        if c["kernel"] != CUBLAS
+        if c["kernel"] != base
     ]
-    names = ("family", "M x N x K", "stored", "us", "speed / cuBLAS", "its layout")
+    names = ("family", "M x N x K", "kernel", "us", f"speed / {base}", "its layout")
     return f"{table(header, rows)}\n\n{table(names, each)}"
 
 

@@ -59,24 +59,21 @@ def _name(candidate: Candidate) -> str:
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=_name)
 def test_every_candidate_of_the_plans(candidate: Candidate) -> None:
-    """Several tiles with edges; B in row order with k in three parts of unequal length, then along k in one part."""
+    """Several tiles with edges, and k in three parts of unequal length; every other one has B along k."""
     c = candidate.consts
     A, B, C = _batches(1, c["BM"] + 4, c["BN"] + 8, 4 * c["BK"] + 4)
-    done = _in_parts(A, B, C, 3, 1, **c)
+    done = _in_parts(A, _stored(B, "NT"[CANDIDATES.index(candidate) % 2]), C, 3, 1, **c)
     assert _right(A, B, C) and not done.any()
-    C[...] = np.nan
-    fastest(A, _stored(B, "T"), C, device="emulator", **c)
-    assert _right(A, B, C)
 
 
 @pytest.mark.parametrize("consts", KINDS)
-@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("orders", ["NNN", "NTT", "TNT", "TTN"])
 def test_batches_in_any_order(consts: dict[str, Any], orders: str) -> None:
-    A, B, C = _batches(3, 70, 52, 68)
-    for stored in "NT":
-        C = _stored(np.full_like(C, np.nan), stored)
-        fastest(_stored(A, orders[0]), _stored(B, orders[1]), C, device="emulator", **consts)
-        assert _right(A, B, C)
+    """Of A, B and C, each with each order of each other one."""
+    A, B, C = (_stored(X, order) for X, order in zip(_batches(3, 70, 52, 68), orders, strict=True))
+    C[...] = np.nan
+    fastest(A, B, C, device="emulator", **consts)
+    assert _right(A, B, C)
 
 
 @pytest.mark.parametrize("consts", KINDS)
@@ -108,7 +105,7 @@ def test_a_bias_and_an_epilogue_function(consts: dict[str, Any], stored: str) ->
 
 
 @pytest.mark.parametrize("consts", KINDS)
-@pytest.mark.parametrize(("parts", "whole", "piece"), [(2, 0, 2), (5, 1, 1), (7, 0, 1), (9, 2, 2)])
+@pytest.mark.parametrize(("parts", "whole", "piece"), [(2, 0, 2), (5, 1, 1), (9, 2, 2)])
 def test_k_in_parts(consts: dict[str, Any], parts: int, whole: int, piece: int) -> None:
     """All tiles or the last ones; the bits do not depend on the workspaces, and the counters are ready again."""
     A, B, C = _batches(2, 40, 36, 300)

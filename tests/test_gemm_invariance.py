@@ -39,7 +39,7 @@ def alone() -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(st.integers(1, ROWS), st.sampled_from("CF"), st.integers(0, 5))
 def test_a_row_has_the_same_bits_among_any_others(alone: dict[str, Any], m: int, order: str, seed: int) -> None:
     A, B, bias = operands(order)
@@ -70,8 +70,8 @@ def test_plans_differ_in_what_does_not_matter() -> None:
 
 def test_rows_of_fp32() -> None:
     random = np.random.default_rng(1)
-    A, B = (random.standard_normal(shape).astype(np.float32) for shape in ((200, 1000), (1000, 40)))
+    A, B = (random.standard_normal(shape).astype(np.float32) for shape in ((100, 1000), (1000, 40)))
     whole = gemm(A, B, batch_invariant=True, device="emulator")
-    for m in (1, 3, 17, 70):
+    for m in (1, 17, 70):
         found = gemm(A[-m:], B, batch_invariant=True, device="emulator")
         assert found.tobytes() == whole[-m:].tobytes()

@@ -42,7 +42,7 @@ _gemm, _gemm_into = torch.ops.tiledsl.gemm.default, torch.ops.tiledsl.gemm_into.
 
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 _compiling = torch.compiler.is_compiling
-_grad_enabled, _any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
+_grad_enabled = torch.is_grad_enabled
 _modes, _transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _traced = torch._C._get_tracing_state
 _below_autograd = torch._C._AutoDispatchBelowAutograd
@@ -95,11 +95,15 @@ def _direct(A: Any, B: Any, bias: Any) -> bool:
         and type(B) in _ORDINARY
         and type(bias) in _ORDINARY
         and not A.is_meta
-        and not (_grad_enabled() and _any_requires_grad(A, B, bias))
+        and not (_grad_enabled() and _requires_grad(A, B, bias))
         and not _modes()
         and not _transformed()
         and _traced() is None
     )
+
+
+def _requires_grad(A: Any, B: Any, bias: Any) -> bool:
+    return A.requires_grad or B.requires_grad or (bias is not None and bias.requires_grad)
 
 
 # -- on a device ---------------------------------------------------------------------------------------------
@@ -219,7 +223,7 @@ def _with_gradient(
 
 
 def _without_gradient(C: Any, A: Any, B: Any, bias: Any = None, **settings: Any) -> None:
-    if _grad_enabled() and _any_requires_grad(C, A, B, bias):
+    if _grad_enabled() and (C.requires_grad or _requires_grad(A, B, bias)):
         fix = "call it under torch.no_grad(), or tiledsl.torch.gemm, which has a gradient"
         raise argument_error(GEMM, "gemm_into has no gradient, and a tensor that it was given requires one", fix)
     with _below_autograd():

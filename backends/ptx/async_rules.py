@@ -1,9 +1,10 @@
-"""Asynchronous copies. (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group.)"""
+"""Asynchronous copies. (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group; st.async.)"""
 
 from __future__ import annotations
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.types import I32, VOID, integer
+from tiledsl.backends.ptx.vectors import numbered
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, async_copy, mem
 from tiledsl.passes.analysis.constants import integer as integer_of
@@ -47,3 +48,14 @@ def lower_commit_group(lw: Lowering, op: async_copy.CommitGroup) -> None:
 @lowers(async_copy.WaitGroup)
 def lower_wait_group(lw: Lowering, op: async_copy.WaitGroup) -> None:
     lw.intrinsic("llvm.nvvm.cp.async.wait.group", VOID, integer(op.pending, I32))
+
+
+@lowers(mem.Send)
+def lower_send(lw: Lowering, op: mem.Send) -> None:
+    """`mapa` finds both places in the other block."""
+    bits = 8 * mem.pointer(op).dtype.bytes
+    value = numbered(3, 3 + op.vec) if op.vec > 1 else "$3"
+    there = "mapa.shared::cluster.u32 there, $0, $2; mapa.shared::cluster.u32 counts, $1, $2;"
+    what = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{f'.v{op.vec}' * (op.vec > 1)}.b{bits}"
+    text = f"{{ .reg .b32 there, counts; {there} {what} [there], {value}, [counts]; }}"
+    lw.asm(text, *lw.operands(op.operands))

@@ -135,7 +135,8 @@ def _tma_file() -> str:
     for dtype, layout, tile, extents in BOXES:
         text += "\n" + _load_kernel(DTYPES[dtype], layout, tile, extents)
         text += "\n" + _store_kernel(DTYPES[dtype], layout, tile, extents)
-    return text + "\n" + _batch_kernel() + "\n" + _refill_kernel() + "\n" + _multicast_kernel()
+    text += "\n" + _batch_kernel() + "\n" + _refill_kernel() + "\n" + _multicast_kernel()
+    return text + "".join("\n" + _send_kernel(DTYPES[dtype], vec) for dtype, vec in SENT)
 
 
 def _iota(dtype: DType, shape: tuple[int, ...]) -> Bits:
@@ -248,6 +249,42 @@ def _batch_kernel() -> str:
     ]
     tensors = [tensor_text("A", dtype, extents), tensor_text("C", dtype, tile)]
     return "\n".join(lines) + "\n" + kernel_text("batch", tensors, 32, body)
+
+
+SENT = (("f32", 1), ("u32", 4), ("f64", 2))
+"""Elements of a st.async: of 4, 16 and 16 bytes."""
+
+
+def _send_kernel(dtype: DType, vec: int) -> str:
+    """Each of two blocks stores its row in the other one's memory."""
+    shape = (2, 32 * vec)
+    sent, axes = _iota(dtype, shape), "src_axes = (0,), dst_axes = (1,)"
+    lines = [
+        f"; run: {vec} x {dtype} a thread, to the other block",
+        f"; in A: {dtype} {list(shape)} = iota",
+        argument_text("out", "C", dtype, shape, sent[::-1]),
+    ]
+    body = [
+        *CONSTANTS,
+        f"%vec = arith.constant {vec} : index",
+        "%own = arith.constant 1 : i32",
+        f'%S = tile.shared_alloc {{layout = "row"}} : shared<{dtype}, [{32 * vec}]>',
+        '%bars = tile.shared_alloc {layout = "row"} : shared<u64, [1]>',
+        *_once("mbarrier.init %bars, %0 {count = 1}", "fence.mbarrier_init"),
+        "cluster.arrive",
+        "cluster.wait",
+        "%rank = cluster.rank : i32",
+        "%other = arith.xor %rank, %own : i32",
+        "%row = arith.cast %rank : index",
+        "%at = arith.mul %tid, %vec : index",
+        *_once(f"mbarrier.expect_tx %bars, %0 {{bytes = {32 * vec * dtype.bytes}}}"),
+        f"%x = tile.load %A, %row, %at {{vec = {vec}}} : {dtype if vec == 1 else f'fragment<{dtype}, [{vec}]>'}",
+        f"async.send %S, %at, %x, %bars, %0, %other {{vec = {vec}}}",
+        "mbarrier.wait %bars, %0, %even",
+        f"tile.copy %S, %0, %C, %row, %0 {{shape = ({32 * vec},), {axes}, vec = {dtype.bytes}}}",
+    ]
+    text = kernel_text(f"send_{dtype}", [tensor_text("A", dtype, shape), tensor_text("C", dtype, shape)], 32, body)
+    return "\n".join(lines) + "\n" + text.replace("grid(1)", "grid(2)").replace(" {", " cluster(2, 1, 1) {", 1)
 
 
 def _multicast_kernel() -> str:

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks import choice_times
 from benchmarks.choice_fit import Times, load
@@ -86,7 +89,11 @@ def times_for_the_fit() -> None:
     assert choice_times.main(given) == 0
     times = Times(load(folder / "choice_times.jsonl"))
     assert len(times.shapes) == 4 and all(shape.cublas for shape in times.shapes)
-    assert abs(float(times.by_model()[0, 0] - times.measured[0, 0])) < 1, "the model is off by less than a factor of e"
+    # Tests may share the GPU: a wrong unit would be off by 1000, and the deep shape takes five times as long.
+    off = times.by_model() - times.measured
+    assert (abs(off[np.isfinite(off)]) < math.log(10)).all(), off
+    small, deep = (min(us for us, _ in shape.times) for shape in times.shapes[::2])
+    assert deep > small, (small, deep)
 
 
 if __name__ == "__main__":

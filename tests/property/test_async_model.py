@@ -132,7 +132,7 @@ def model(steps: list[Step], x: Any) -> tuple[Any, bool]:
     return y, wrong
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(STEPS, max_size=12), st.booleans())
 def test_every_thread_has_its_own_groups(steps: list[Step], tidy: bool) -> None:
     """tidy: all slots are filled first, and all copies waited for at the end."""

@@ -36,7 +36,7 @@ def run(kernel: Kernel) -> tuple[np.ndarray[Any, Any], WavefrontCount]:
     return given_arguments["OUT"], hook
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(seed=seeds)
 def test_static_count_times_executions_is_the_emulators_count(seed: int) -> None:
     kernel = random_shared_kernel(seed)

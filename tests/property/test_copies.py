@@ -132,7 +132,7 @@ def expected(case: Case, a: Any, c: Any) -> Any:
     return result
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(case=copies())
 def test_copies_move_what_is_inside(case: Case) -> None:
     made = case.kernel()

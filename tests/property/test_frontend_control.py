@@ -103,7 +103,7 @@ def in_python(lines: list[str], start: list[int]) -> list[int]:
     return memory
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(blocks(3, 0), st.lists(st.integers(0, 9), min_size=8, max_size=8))
 def test_control_flow_is_that_of_python(lines: list[str], start: list[int]) -> None:
     wanted = in_python(lines, start)

@@ -59,7 +59,7 @@ def _some_consts(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if _tunable(name)])
-@settings(max_examples=12 if settings.default.max_examples == 100 else settings.default.max_examples)
+@settings(max_examples=6 if settings.default.max_examples == 100 else settings.default.max_examples)
 @given(data=st.data())
 def test_right_or_an_error_of_the_kernel(name: str, data: st.DataObject) -> None:
     consts = data.draw(_some_consts(name), "consts")

@@ -22,7 +22,7 @@ DTYPES = st.sampled_from([ml_dtypes.bfloat16, np.float16])
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@settings(max_examples=4 if settings.default.max_examples == 100 else settings.default.max_examples)
+@settings(max_examples=3 if settings.default.max_examples == 100 else settings.default.max_examples)
 @given(data=st.data())
 def test_products_of_groups(tile: Any, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(ROWS, min_size=1, max_size=6), "sizes")

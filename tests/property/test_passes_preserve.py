@@ -60,7 +60,7 @@ def round_trip(kernel: Kernel, *, locs: bool = True) -> None:
         assert not locs or old.loc == new.loc
 
 
-@settings(max_examples=45)
+@settings(max_examples=30)
 @given(case=cases(), bounds=st.booleans())
 def test_pipeline(case: Case, bounds: bool) -> None:
     """With checks of bounds, too, which are silent: these kernels leave no memory."""
@@ -81,7 +81,7 @@ def test_pipeline(case: Case, bounds: bool) -> None:
 
 
 @pytest.mark.parametrize("level", ["tile", "thread"])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(case=cases(), order=st.lists(st.sampled_from(BOTH_LEVELS), min_size=1, max_size=4))
 def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
     kernel = case.kernel

@@ -61,13 +61,13 @@ def check(case: Case) -> dict[str, Any]:
     return expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(seed=SEEDS, is_async=st.booleans())
 def test_pipelined_loops_compute_what_plain_loops_do(seed: int, is_async: bool) -> None:
     check(random_shape(Random(seed), is_async=is_async))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(seed=SEEDS, is_async=st.booleans())
 def test_pipelined_products(seed: int, is_async: bool) -> None:
     """Fragments that warps hold together are carried from one iteration to the next."""

@@ -48,7 +48,7 @@ def chain(x: float) -> float:
 
 
 def counted_until(x: float) -> float:
-    for j in range(1024):
+    for j in range(600):
         if x > j:
             return x
         x += 1
@@ -78,8 +78,8 @@ CASES: dict[str, tuple[str, Callable[[float], float]]] = {
         body("for j in unroll(1024):\n    if x > j:\n        x = x + 1\nA.put(i, x)"),
         counted_where,
     ),
-    "unroll(1024) with a break": (
-        body("for j in unroll(1024):\n    if x > j:\n        break\n    x = x + 1\nA.put(i, x)"),
+    "unroll(600) with a break": (
+        body("for j in unroll(600):\n    if x > j:\n        break\n    x = x + 1\nA.put(i, x)"),
         counted_until,
     ),
     "95 nested tile functions": (

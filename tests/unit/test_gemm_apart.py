@@ -167,8 +167,9 @@ def test_right_and_without_hazards(name: str) -> None:
     assert (expected == C).all()
 
 
-@pytest.mark.parametrize("out", ["bf16", "f32"])
-@pytest.mark.parametrize("columns", [35, 66, 36, 132])
+@pytest.mark.parametrize(
+    ("columns", "out"), [(35, "bf16"), (66, "bf16"), (36, "bf16"), (132, "bf16"), (35, "f32"), (66, "f32")]
+)
 def test_results_that_tma_cannot_store(columns: int, out: str) -> None:
     """In vectors as wide as their rows allow, in whole or in part past the edge, and next to what stays as it is."""
     A, B = numbers(70, 40), numbers(40, columns, seed=1)
@@ -180,8 +181,9 @@ def test_results_that_tma_cannot_store(columns: int, out: str) -> None:
         assert (room == 7).all()
 
 
-@pytest.mark.parametrize("dtype", [BF16, np.float32])
-@pytest.mark.parametrize("columns", [16, 48, 112, 176])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(16, BF16), (48, BF16), (112, BF16), (176, BF16), (16, np.float32), (176, np.float32)]
+)
 def test_pieces_of_any_width(columns: int, dtype: Any) -> None:
     """Of a tile that 128 bytes do not divide, too: the threads share each piece in whole rounds."""
     for n, layout in ((columns + 5, "C"), (columns + 6, "C"), (columns + 4, "C"), (columns + 5, "F")):

@@ -80,6 +80,12 @@ def test_batches_compute(tmp_path: Path) -> None:
     np.testing.assert_array_equal(c, a.astype(np.float32).transpose(0, 2, 1) @ b.astype(np.float32))
 
 
+def test_stores_to_another_block_compute(tmp_path: Path) -> None:
+    x, y = small(2, 512, dtype=np.float32), np.zeros(512, np.float32)
+    kernel("summed", tmp_path).check(x, y)
+    np.testing.assert_array_equal(y, x[0] + x[1])
+
+
 def test_groups_compute(tmp_path: Path) -> None:
     sizes = [70, 0, 128, 1]
     a, b, c = small(200, 136), small(4, 104, 136), np.full((200, 104), 7, "f4")

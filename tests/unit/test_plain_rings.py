@@ -131,9 +131,7 @@ def test_slots_of_a_mixed_ring_become_free_in_order() -> None:
     [
         *(
             (programs.mixed_uses, {"IN_FLIGHT": i, "FIRST": f, "GROUPS": g})
-            for i in (0, 1)
-            for f in (False, True)
-            for g in (1, 2)
+            for i, f, g in ((0, False, 1), (0, True, 2), (1, False, 2), (1, True, 1))
         ),
         *((programs.read_besides, {"IN_FLIGHT": i}) for i in (0, 1)),
         (hopper_programs.from_registers, {}),
@@ -215,9 +213,10 @@ def test_fragments_and_elements_out_of_a_ring(way: str) -> None:
     np.testing.assert_array_equal(C, expected)
 
 
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("in_flight", [0, 1, 2])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("groups", "in_flight", "first"),
+    [(1, 0, False), (1, 1, True), (1, 2, False), (2, 0, True), (2, 1, False), (2, 2, True)],
+)
 def test_products_in_some_uses(groups: int, in_flight: int, first: bool) -> None:
     A, B = problem(256, 64, 328)
     C, S = np.full((256, 64), 7, np.float32), np.full(256, 7, np.float32)

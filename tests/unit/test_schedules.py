@@ -64,7 +64,7 @@ def test_groups_of_any_sizes(kernel: Any, sizes: list[int], processors: int) -> 
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-@pytest.mark.parametrize("processors", [1, 2, 3])
+@pytest.mark.parametrize("processors", [1, 3])
 @pytest.mark.parametrize("steps", [[3], [0, 0], [1, 4, 0, 2], [2, 0, 0, 5, 1]], ids=str)
 def test_lengths_along_k_that_are_in_memory(steps: list[int], processors: int, instances: int) -> None:
     """An instance goes past items whose lengths it reads, and reads nothing past the last one."""
@@ -85,7 +85,7 @@ def test_a_count_in_memory_takes_a_block_for_each_processor() -> None:
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-@pytest.mark.parametrize("processors", [1, 2, 5])
+@pytest.mark.parametrize("processors", [1, 5])
 @pytest.mark.parametrize("size", extents(1, 3), ids=str)
 def test_stream_k(size: tuple[int, int, int], processors: int, instances: int) -> None:
     """Each block does an equal share of all steps, whatever tiles they are of."""
@@ -93,7 +93,7 @@ def test_stream_k(size: tuple[int, int, int], processors: int, instances: int) -
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-@pytest.mark.parametrize("processors", [1, 2, 5])
+@pytest.mark.parametrize("processors", [1, 5])
 @pytest.mark.parametrize("size", extents(2, 3), ids=str)
 def test_parts_of_unequal_lengths(size: tuple[int, int, int], processors: int, instances: int) -> None:
     for parts in (2, 5):
@@ -101,7 +101,7 @@ def test_parts_of_unequal_lengths(size: tuple[int, int, int], processors: int, i
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-@pytest.mark.parametrize("processors", [1, 2, 5])
+@pytest.mark.parametrize("processors", [1, 5])
 @pytest.mark.parametrize("steps", [0, 1, 4, 7])
 def test_equal_parts_of_which_the_last_ones_are_shorter_or_empty(steps: int, processors: int, instances: int) -> None:
     for splits in (2, 3):
@@ -109,7 +109,7 @@ def test_equal_parts_of_which_the_last_ones_are_shorter_or_empty(steps: int, pro
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("processors", [1, 2, 3, 8])
+@pytest.mark.parametrize("processors", [1, 2, 8])
 def test_any_number_of_items_a_block(tiles: int, processors: int) -> None:
     """Odd, even, and fewer than there are blocks, each of two parts of different lengths."""
     _adds(programs.split_unequally, (64 * tiles, 8, 320), processors, PARTS=2, INSTANCES=2)

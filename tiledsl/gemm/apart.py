@@ -40,7 +40,7 @@ def apart_consts(v: Variant, k: int, unaligned: tuple[bool, bool]) -> dict[str, 
     rows, columns, instances = v.tile
     consts = v.consts(k)
     bk = 64 if k <= SHALLOW else consts["BK"]
-    room = SHARED - (1 if v.parts else 2) * instances * rows * 128
+    room = SHARED - v.received - (1 if v.parts else 2) * instances * rows * 128
     ordered = 2 * bk * (rows * unaligned[v.exchanged] + columns * unaligned[not v.exchanged])
     stage = 2 * (_elements(rows, bk) + _elements(columns, bk))
     if 2 * (ordered + stage) > room:

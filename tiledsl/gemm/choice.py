@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "SHARED",
     "Estimate",
     "Table",
+    "Tile",
     "Variant",
     "best",
     "choose",
@@ -35,7 +37,15 @@ __all__ = [
 
 Numbers = Any
 """A number, or a NumPy array of one for each variant."""
-where: Callable[..., Numbers] = np.where
+
+
+def where(condition: Numbers, yes: Numbers, no: Numbers) -> Numbers:
+    """As `np.where`, which takes a microsecond for numbers."""
+    choose: Callable[..., Numbers] = np.where
+    if hasattr(condition, "dtype"):
+        return choose(condition, yes, no)
+    return yes if condition else no
+
 
 SHARED = 225 << 10
 """Bytes of shared memory for the ring and the staging of results."""
@@ -55,8 +65,16 @@ WHOLE: tuple[Tile, ...] = (
 )
 PARTED: tuple[Tile, ...] = (
     *FLAT,
-    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 160, 192, 256)),
+    *((128, columns, 1) for columns in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)),
 )
+PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 6
+"""k is split among the CTAs of a cluster, if these are at most MOST_WAVES times as many as run at once, ..."""
+MOST_GROUPS, WAVES = 32, np.arange(1, 9)[:, None]
+IDLE = 0.04 * np.log2(WAVES)
+"""... or among clusters: so many that of one of the numbers of WAVES the SMs are idle least, where more waves count as
+if they were idle for IDLE of it. Both at once, and other numbers, are hardly ever faster."""
+LARGEST = MOST_WAVES // 2 * max(rows * columns for rows, columns, _ in PARTED)
+"""Elements of a result, for each SM, above which it has too many tiles for either."""
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
 always has enough, except at FEW_REGISTERS: beside a role more, or where warps store the result."""
@@ -73,30 +91,31 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
 as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 132, 207, 366
+SM_INTAKE, TPC_INTAKE, MISSING = 134, 201, 324
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 12800, 7400
+READ, WRITE = 13711, 10469
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.06
+UNALIGNED_LOAD = 2.32
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.869
+UNALIGNED_STORE = 1.43
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.1
+WITHIN_LINE = 0.856
 """How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.701
+ACROSS = 0.648
 """How much more or less writing costs by columns."""
-PIECE = 1.34
+PIECE = 1.19
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 2.76, 214
+FIRST, TILE = 4.59, 325
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 951, {1: 1, 2: 1.15, 4: 1.03, 8: 1.14}
+CLUSTERED, IN_STEP = 1409, {1: 1, 2: 1.11, 4: 1, 8: 1}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1700
-PARTS, DOUBLED, REDUCED = 196, 844, 1370
-"""What parts of k cost: in any case, for each doubling of their number in a cluster, and the rate of their sums."""
-GROUPS, GATHERED = 2050, 231
+LAUNCH = 1300
+PARTS, DOUBLED, REDUCED = 231, 556, 14.5
+"""What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
+sums in the others' shared memory."""
+GROUPS, GATHERED = 4050, 43.3
 """If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
 
 
@@ -124,7 +143,7 @@ class Variant(NamedTuple):
         width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
-        stages = min(16, (SHARED - staged) // (2 * bk * (rows + self.loaded)))
+        stages = min(16, (SHARED - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
@@ -133,6 +152,12 @@ class Variant(NamedTuple):
     def loaded(self) -> int:
         """Columns of B that are staged for a tile."""
         return staged_width(self.tile[1], not self.by_rows)
+
+    @property
+    def received(self) -> int:
+        """Bytes of shared memory for what other parts have of a CTA's slice."""
+        rows, columns, _ = self.tile
+        return 4 * (self.parts - 1) * rows * slice_width(self.parts, columns) if self.parts > 1 else 0
 
     @property
     def registers(self) -> int:
@@ -155,9 +180,13 @@ class Variant(NamedTuple):
 class Table(NamedTuple):
     """Variants by column, each an array: what `Variant` says of them, and what follows from it.
 
-    rows, columns, instances: of the tile. loaded: `Variant.loaded`. piece: columns that are stored at once.
-    of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the variant makes sense for
-    extents above these.
+    rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
+    of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
+    is not split. cluster, peers: tiles of a cluster; clustered: it has several. split: k is split. ctas: of a cluster.
+    doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of PIECE_WIDTH
+    columns that a CTA adds up. by_columns: the result is written so. breaks: within lines of the result, relative to
+    tiles of 128 columns. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
+    variant makes sense for extents above these.
     """
 
     rows: Numbers
@@ -169,7 +198,19 @@ class Table(NamedTuple):
     groups: Numbers
     along_n: Numbers
     loaded: Numbers
-    piece: Numbers
+    within_line: Numbers
+    stored: Numbers
+    area: Numbers
+    cluster: Numbers
+    peers: Numbers
+    clustered: Numbers
+    split: Numbers
+    ctas: Numbers
+    doublings: Numbers
+    sent: Numbers
+    pieces: Numbers
+    by_columns: Numbers
+    breaks: Numbers
     of_m: Numbers
     of_n: Numbers
     above_m: Numbers
@@ -177,14 +218,14 @@ class Table(NamedTuple):
 
     def tiles(self, m: Numbers, n: Numbers) -> Numbers:
         """As `Variant.tiles`."""
-        return np.ceil(m / self.of_m) * np.ceil(n / self.of_n) * (self.along_m * self.along_n)
-
-
-PARTS_AT, GROUPS_AT, ABOVE_M, ABOVE_N = map(Table._fields.index, ("parts", "groups", "above_m", "above_n"))
+        return np.ceil(m / self.of_m) * np.ceil(n / self.of_n) * self.cluster
 
 
 def table_of(variants: Sequence[Variant]) -> Table:
-    return Table(*np.array([_row(v) for v in variants], float).reshape(-1, len(Table._fields)).T)
+    """Flags that choose, and numbers that are indices, are of such dtypes; others are f64."""
+    t = Table(*np.array([_row(v) for v in variants], float).reshape(-1, len(Table._fields)).T.copy())
+    flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "split", "by_columns")}
+    return t._replace(**flags, peers=t.peers.astype(int), ctas=t.ctas.astype(int))
 
 
 def _row(v: Variant) -> tuple[float, ...]:
@@ -196,8 +237,14 @@ def _row(v: Variant) -> tuple[float, ...]:
     of, above = (rows * v.along_m, columns * v.along_n), (above_rows, above_columns)
     if v.exchanged:
         of, above = of[::-1], above[::-1]
-    shape = rows, columns, instances, v.exchanged, v.parts, v.along_m, v.groups, v.along_n
-    return *shape, v.loaded, piece_width(columns, 2, v.registers), *of, *above
+    parts, cluster = max(v.parts, 1), v.along_m * v.along_n
+    shape = rows, columns, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
+    stored = 0 if v.parts else rows * columns / piece_width(columns, 2, v.registers)
+    pieces = slice_width(parts, columns) // PIECE_WIDTH if v.parts else 0
+    sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
+    more = rows * columns, cluster, cluster, cluster > 1, v.parts > 0, cluster * parts, *sums
+    written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
+    return *shape, v.loaded, v.loaded > columns, stored, *more, *written, *of, *above
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -231,42 +278,40 @@ def estimate(
     t: Table, batch: Numbers, m: Numbers, n: Numbers, k: Numbers, along_k: tuple[Numbers, Numbers], processors: int
 ) -> Estimate:
     """Of each variant, for one product, or for one of its own."""
-    area, cluster, parts = t.rows * t.columns, t.along_m * t.along_n, np.maximum(t.parts, 1)
-    shared_out, split = parts * t.groups, t.parts > 0
-    items = np.maximum(1, t.tiles(m, n) * batch * shared_out)
-    waves = np.ceil(items / _together(processors)[(cluster * parts).astype(int)])
-    steps = np.ceil(np.ceil(k / BK) / shared_out)
+    shared_out = t.parts * t.groups
+    items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
+    waves = np.ceil(items / _together(processors)[t.ctas])
+    steps = np.ceil(-(-k // BK) / shared_out)
+    edges = t.rows + t.loaded
 
-    products = steps * area * BK / MACS
-    staging = steps * (t.rows + t.loaded) * 2 * BK / SM_INTAKE
+    products = steps * t.area * (BK / MACS)
+    staging = steps * edges * (2 * BK / SM_INTAKE)
     of_a, of_b = _line_bytes(m, k, along_k[0]), _line_bytes(n, k, along_k[1])
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
-    of_b = of_b * where(t.loaded > t.columns, WITHIN_LINE, 1)
+    of_b = of_b * where(t.within_line, WITHIN_LINE, 1)
     read = 2 * batch * (m + n) * k
-    loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / shared_out / TPC_INTAKE + read / items / MISSING
-    loads = where(2 * items > processors, 2, 1) * loads
+    loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
+    loads = where(2 * items > processors, 2.0, 1.0) * (loads + read / MISSING / items)
     main = np.maximum(np.maximum(products, staging), loads)
 
-    store = where(split, 0, PIECE * area / t.piece)
+    store = PIECE * t.stored
     # Of two instances, one stores while the other multiplies.
-    stores = where(t.instances == 2, (waves - 1) * np.maximum(store - main, 0) + store, waves * store)
-    in_step = _by_size(IN_STEP)[cluster.astype(int)]
+    stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
+    in_step = _in_step()[t.peers]
     each = waves * in_step
 
-    writes = 2 * batch * m * n / WRITE
-    writes = writes * where(n % 16, 1 + UNALIGNED_STORE * where(t.exchanged, 1, 128 / t.columns), 1)
-    writes = writes * where(t.exchanged > split, ACROSS, 1)
+    writes = where(t.by_columns, ACROSS, 1) * (2 * batch * m * n / WRITE)
+    writes = writes * (1 + where(n % 16 > 0, UNALIGNED_STORE, 0) * t.breaks)
 
-    within = PARTS + DOUBLED * np.log2(parts) + items * area * 4 / REDUCED
-    pieces = _pieces()[(t.columns // PIECE_WIDTH).astype(int), parts.astype(int)]
-    across = GROUPS + t.groups * np.ceil(pieces / t.groups) * t.rows * PIECE_WIDTH * 4 / GATHERED
+    within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
+    across = GROUPS + t.groups * np.ceil(t.pieces / t.groups) * t.rows * (PIECE_WIDTH * 4 / GATHERED)
     return Estimate(
-        launch=LAUNCH + FIRST * (t.rows + t.loaded) + TILE * (waves - 1) + where(cluster > 1, CLUSTERED, 0),
+        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * t.clustered,
         steps=each * main,
         stores=in_step * stores,
         reads=read / READ,
         writes=writes,
-        reduction=where(split, within, 0) + where(t.groups > 1, across, 0),
+        reduction=within + where(t.groups > 1, across, 0),
         products=each * products,
         staging=each * staging,
         loads=each * loads,
@@ -275,7 +320,7 @@ def estimate(
 
 def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers) -> Numbers:
     """What TMA loads of a row of A or a column of B, in pieces of 128 bytes along k, or along their `extent`."""
-    along = 128 * np.ceil(k / BK) * where(k % 16, UNALIGNED_LOAD, 1)
+    along = 128 * -(-k // BK) * where(k % 16 > 0, UNALIGNED_LOAD, 1)
     across = 2 * k * where((extent % 16 > 0) | (extent < 64), UNALIGNED_LOAD, 1)
     return where(along_k, along, across)
 
@@ -287,10 +332,8 @@ def _together(processors: int) -> Numbers:
 
 
 @cache
-def _pieces() -> Numbers:
-    """Of a CTA's slice, by the width of its tile in pieces and by the number of parts."""
-    widths = range(1, max(columns for _, columns, _ in PARTED) // PIECE_WIDTH + 1)
-    return np.array([[0] + [slice_width(p, w * PIECE_WIDTH) // PIECE_WIDTH for p in range(1, 9)] for w in (1, *widths)])
+def _in_step() -> Numbers:
+    return _by_size(IN_STEP)
 
 
 def _by_size(values: dict[int, Any]) -> Numbers:
@@ -334,7 +377,7 @@ def ranked(
 ) -> list[tuple[Variant, Estimate]]:
     """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best`."""
     found, times = _search(batch, m, n, k, along_k, *rest)
-    order = np.argsort(times.total, kind="stable")[:count]
+    order = np.argsort(times.total, kind="stable")[: min(count, int(np.isfinite(times.total).sum()))]
     terms = [np.broadcast_to(term, times.total.shape) for term in times]
     return [(found(int(number)), Estimate(*(float(term[number]) for term in terms))) for number in order]
 
@@ -379,78 +422,76 @@ def _search(
     result: int = 2,
     exchange: bool = True,
 ) -> tuple[Callable[[int], Variant], Estimate]:
-    """The variants that make sense, by number, and their times."""
+    """The variants that make sense, by number, and their times, infinite for what is impossible."""
     k, least = halves(k, size), max(16, 32 // result)
-    whole, of_whole = _candidates(False, along_k, behind, apart, exchange, promoted, least)
-    split, of_split = _candidates(True, along_k, behind, apart, exchange, promoted, least)
+    parted = parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH and m * n <= LARGEST * processors
+    c = _candidates(along_k, behind, apart, exchange, promoted, least, parted)
     # No result is narrower than half of a tile of the least width.
-    whole_at, split_at, parts, groups = _sensible(of_whole, max(m, least), max(n, least)), NONE, NONE, NONE
-    if parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH:
-        split_at, parts, groups = _splits(of_split, m, n, cdiv(k, BK), processors)
-    more = of_split[:, split_at]
-    more[PARTS_AT], more[GROUPS_AT] = parts, groups
-    table = Table(*np.concatenate((of_whole[:, whole_at], more), axis=1))
+    possible = (c.table.above_m < max(m, least)) & (c.table.above_n < max(n, least))
+    groups, table = c.table.groups, c.table
+    if parted:
+        sharing, fits = _sharing(c, m, n, cdiv(k, BK), processors)
+        groups = np.concatenate((groups[: c.whole], sharing))
+        table, possible[c.whole :] = table._replace(groups=groups), possible[c.whole :] & fits
+    times = estimate(table, batch, m, n, k, along_k, processors)
+    times.reduction[~possible] = np.inf
 
     def found(number: int) -> Variant:
-        if number < len(whole_at):
-            variant = whole[int(whole_at[number])]
-            return variant._replace(band=8 if k >= LONG else 64 if variant.exchanged else 4)
-        number -= len(whole_at)
-        return split[int(split_at[number])]._replace(parts=int(parts[number]), groups=int(groups[number]))
+        variant = c.variants[number]
+        if variant.parts:
+            return variant._replace(groups=int(groups[number]))
+        return variant._replace(band=8 if k >= LONG else 64 if variant.exchanged else 4)
 
-    return found, estimate(table, batch, m, n, k, along_k, processors)
+    return found, times
 
 
-NONE = np.empty(0, int)
+class Candidates(NamedTuple):
+    """The first `whole` variants do not split k; CTAs of a cluster share it for the next, and clusters for those from
+    `grouped` on. parted: the table of both of these."""
+
+    variants: Sequence[Variant]
+    whole: int
+    grouped: int
+    table: Table
+    parted: Table
 
 
 @cache
 def _candidates(
-    parted: bool, along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int
-) -> tuple[list[Variant], Numbers]:
-    """All variants that operands of this kind allow, in one part yet if they are to be parted, and their table as one
-    array.
+    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool
+) -> Candidates:
+    """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
     are slower to load than what they save. least: divides the columns of a tile. promoted: as of `best`.
     """
     variants = [
-        Variant(tile, exchanged, 0, along_m, 1, along_n, by_rows)
+        Variant(tile, exchanged, parts, along_m, 1, along_n, by_rows)
+        for parts in ((0, *PARTS_OF_CLUSTER, 1) if parted else (0,))
         for exchanged, by_rows in ((False, not along_k[1]), (True, not along_k[0]))[: 1 + exchange]
-        for along_m, along_n in CLUSTERS[: 1 if apart else 3 if parted else None]
-        for tile in (PARTED if parted else WHOLE)
+        for along_m, along_n in CLUSTERS[: 1 if apart else 3 if parts else None]
+        for tile in (PARTED if parts else WHOLE)
         if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if apart else 32))
     ]
     variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
+    variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
     if promoted:
         variants = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
-    return variants, np.stack(table_of(variants))
+    whole, grouped = (sum(v.parts in parts for v in variants) for parts in ((0,), (0, *PARTS_OF_CLUSTER)))
+    table = table_of(variants)
+    return Candidates(variants, whole, grouped, table, Table(*(column[whole:] for column in table)))
 
 
-def _sensible(table: Numbers, m: int, n: int) -> Numbers:
-    """Which columns of the array are of variants that make sense for this product."""
-    return np.flatnonzero((table[ABOVE_M] < m) & (table[ABOVE_N] < n))
-
-
-def _splits(table: Numbers, m: int, n: int, steps: int, processors: int) -> tuple[Numbers, Numbers, Numbers]:
-    """How to split k: columns of the array, parts, and numbers of groups. So many groups that few SMs are idle at the
-    end, or one; each part has two steps or more."""
-    at = _sensible(table, m, n)
-    t = Table(*table[:, at])
-    tiles = t.tiles(m, n)
-    at_most = np.flatnonzero((tiles <= 3 * processors) & ((t.along_m == 1) | (t.columns >= 64)))
-    parts, groups = _ways(min(steps // 2, 256))
-    tiles, sizes = tiles[at_most, None], t.along_m[at_most, None].astype(int) * parts
-    usable = _together(processors)[np.minimum(sizes, 8)]
-    waves = tiles * (parts * groups) / usable
-    full = (waves > 0.85 * np.ceil(waves)) | ((waves < 1) & (tiles * (parts * (groups + 1)) > usable))
-    rows, ways = np.nonzero((full | (groups == 1)) & (waves <= 8) & (sizes <= 8))
-    return at[at_most[rows]], parts[ways], groups[ways]
-
-
-@cache
-def _ways(most: int) -> tuple[Numbers, Numbers]:
-    """Parts of a cluster, up to 8, and groups of clusters, up to 32, that are 2 to `most` together."""
-    ways = [(parts, groups) for parts in range(1, 9) for groups in range(1, 33) if 1 < parts * groups <= most]
-    parts, groups = np.array(ways, int).reshape(-1, 2).T
-    return parts, groups
+def _sharing(c: Candidates, m: int, n: int, steps: int, processors: int) -> tuple[Numbers, Numbers]:
+    """Of the variants that split k: how many clusters share a tile, and whether that is possible. Each part has two
+    steps or more. So many clusters that few SMs are idle at the end, and no more than make the longest one shorter."""
+    t, at, most = c.parted, c.grouped - c.whole, min(steps // 2, 256)
+    tiles, usable = np.maximum(t.tiles(m, n), 1), _together(processors)[t.ctas]
+    groups, possible = np.ones(len(tiles)), (t.parts <= most) & (tiles * t.parts <= MOST_WAVES * usable)
+    tiles, usable = tiles[at:], usable[at:]
+    fitting = np.minimum(usable * WAVES // tiles, min(most, MOST_GROUPS))
+    busy = fitting * tiles / (usable * WAVES) - IDLE
+    chosen = np.maximum(fitting[busy.argmax(0), np.arange(len(tiles))], 1)
+    groups[at:] = np.ceil(steps / np.ceil(steps / chosen))
+    possible[at:] = groups[at:] > 1
+    return groups, possible

@@ -89,10 +89,9 @@ def _notes(chosen: Plan) -> list[str]:
         notes.append(f"{' and '.join(padded)} copied first, to rows that TMA can read")
     if "APART" in chosen.consts:
         notes.append("operands that TMA cannot read as they are loaded in parts")
-    if chosen.sums is not None:
-        parts = chosen.consts.get("SPLIT") or 1
-        cut = chosen.numbers.get("parts") or parts * chosen.groups
-        notes.append(f"k in {cut} parts, whose sums are added up within the launch")
+    parts = chosen.numbers.get("parts") or (chosen.consts.get("SPLIT") or 1) * chosen.groups
+    if parts > 1:
+        notes.append(f"k in {parts} parts, whose sums are added up within the launch")
     if chosen.early or chosen.consts.get("EARLY"):
         notes.append("may start before the launch before it has ended")
     return notes

@@ -6,9 +6,9 @@ of GROUP rows of tiles, so that operands stay in the L2 cache. The result is sto
 scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
 warps store it.
 
-With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, `groups` clusters do: `split_k.py`. `sums`
-and `done` are the workspace: P is SPLIT * groups for each tile, H x J the elements of a tile, R is SPLIT for each tile.
-`done` is zero before and after.
+With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, `groups` clusters do: `split_k.py`. Then
+`sums` and `done` are the workspace: P is SPLIT * groups for each tile, H x J the elements of a slice of it, R is SPLIT
+for each tile. `done` is zero before and after.
 
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
@@ -47,6 +47,7 @@ from tiledsl import (
     persistent,
     ptx,
     role,
+    shared,
     store,
     store_matrix,
     store_tma,
@@ -67,14 +68,15 @@ from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_ap
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
 from tiledsl.gemm.split_k import (
     PIECE_WIDTH,
+    add_up,
     bring_slice,
+    is_own,
     leave_slice,
     meeting,
     part_count,
     part_item,
     reduce_parts,
     slice_width,
-    take_piece,
 )
 
 __all__ = ["choose", "hopper_fastest"]
@@ -179,7 +181,8 @@ def hopper_fastest(
     many = index(groups) if GATHER else index(1)
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, many)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
-    met: Any = meeting(SPLIT, INSTANCES) if SPLIT else None
+    met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
+    found: Any = shared((INSTANCES, 2), u32) if GATHER else None
     stored: int = PIECE_WIDTH if GATHER else slice_width(SPLIT, BN) if SPLIT else BN
     room = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
@@ -192,10 +195,11 @@ def hopper_fastest(
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
+    most = 192 if apart else 232 if SPLIT else 240
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    with role("load", registers=24, threads=1):
+    with role("load", registers=40 if SPLIT and not apart else 24, threads=1):
         for t in work:
             for k in t.k:
                 if apart:
@@ -217,8 +221,8 @@ def hopper_fastest(
                     if parts_b > 1:
                         with of_b.use() as s, right.fill() as to:
                             in_order(s.b, to.b, B)
-    with role("math", warpgroups=2 // INSTANCES, registers=192 if apart else 240, instances=INSTANCES) as r:
-        parity = u32(0)
+    with role("math", warpgroups=2 // INSTANCES, registers=most, instances=INSTANCES) as r:
+        turn = u32(r.index)
         for t in work:
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
@@ -235,22 +239,22 @@ def hopper_fastest(
             with r.turn("store"):
                 x, first, mine = acc if PROMOTED else acc.wait(), index(0), True
                 if SPLIT:
-                    x, mine = reduce_parts(x, t, SPLIT, sums, met, r.index, parity)
-                    parity = parity ^ 1
+                    x, mine = reduce_parts(x, t, SPLIT, met, turn)
+                    turn = turn + u32(INSTANCES)
                     first = t.part * x.shape[1]
                 if GATHER:
                     if mine:
-                        more = bring_slice(x, t, SPLIT, many, sums, done, met[1], r.index)
-                        while more:
-                            some, number = take_piece(x, t, SPLIT, many, sums, done, met[1], r.index)
-                            more = number < x.shape[1] // PIECE_WIDTH
-                            if more:
-                                at = first + number * PIECE_WIDTH
+                        pieces = x.shape[1] // PIECE_WIDTH
+                        bring_slice(x, t, SPLIT, many, sums, done, found[r.index, :])
+                        for piece in range(pieces):
+                            if is_own(piece, found[r.index, :], many):
+                                some, at = add_up(x, t, SPLIT, many, sums, piece), first + piece * PIECE_WIDTH
                                 store_columns(
                                     some, at, C, t, room, r.index, INSTANCES, alpha, beta, bias,
                                     EXCHANGED, ADD_C, EPILOGUE,
                                 )  # fmt: skip
-                        leave_slice(t, SPLIT, many, done, warp_id() % (8 // INSTANCES) * 32 + lane_id())
+                        if warp_id() % (8 // INSTANCES) == 0 and lane_id() == 0:
+                            leave_slice(t, SPLIT, many, pieces, done, found[r.index, :])
                 elif mine:
                     store_columns(
                         x, first, C, t, room, r.index, INSTANCES, alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE

@@ -19,7 +19,7 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.split_k import QUAD
+from tiledsl.gemm.split_k import QUAD, slice_width
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
@@ -190,10 +190,10 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes)
     consts |= {"PROMOTED": True} if problem.promoted else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
-    if not chosen.parts:
+    if chosen.groups == 1:
         return plan
     rows, columns, instances = chosen.tile
     parts = chosen.parts * batch * chosen.tiles(m, n)
     held = 256 // instances * QUAD
-    sums = (parts * chosen.groups, rows * columns // held, held)
+    sums = (parts * chosen.groups, rows * slice_width(chosen.parts, columns) // held, held)
     return plan._replace(sums=sums, done=parts, groups=chosen.groups)

@@ -2,10 +2,11 @@
 
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
-up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in a
-workspace. Several clusters store their slices, and when all have come, those that are still there take pieces of the
-slice in turn, and add each up over the clusters, in their order. So the bits of a result depend on the shapes and the
-consts alone. Nobody waits long for a CTA that may not have started: the last one to come takes what is left.
+up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in its shared
+memory. Several clusters store their slices in a workspace; the last ones to come wait for all, and each adds up some
+pieces of the slice over the clusters, in their order. So the bits of a result depend on the
+shapes and the consts alone. Nobody waits long for a CTA that may not have started: the last one to come does the work
+of those that are gone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tiledsl import (
     Global,
     Place,
     SharedTile,
+    View,
     WorkItem,
     barrier,
     boolean,
@@ -28,6 +30,7 @@ from tiledsl import (
     index,
     lane_id,
     ptx,
+    row_major,
     shared,
     tile,
     tile_function,
@@ -38,28 +41,30 @@ from tiledsl import (
     warp_id,
     where,
 )
-from tiledsl.dims import H, J, P, R
+from tiledsl.dims import H, J, P
 from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
 __all__ = [
     "PIECE_WIDTH",
     "QUAD",
+    "add_up",
     "bring_slice",
+    "is_own",
     "leave_slice",
     "meeting",
     "part_count",
     "part_item",
     "reduce_parts",
     "slice_width",
-    "take_piece",
 ]
 
 E = TypeVar("E", bound=Float)
+Meeting = tuple[SharedTile[u64], SharedTile[u64], SharedTile[f32] | None]
 
 GPCS = 8
 """Of an H200."""
 
-LOADED = 96
+LOADED = 64
 """Elements that a thread loads at once."""
 
 QUAD = 4
@@ -69,9 +74,12 @@ PIECE_WIDTH = 16
 """Columns of a piece of a slice: TMA stores 32 bytes or more of each row."""
 
 ASKS = 8
-"""How often a CTA asks whether all parts of its slice have come, which takes some 0.7 us, before it goes on."""
-TAKEN, LEFT = 1 << 8, 1 << 20
-"""What is added to the word of a slice in `done` when a CTA takes a piece, and when it leaves; when it comes, 1."""
+"""How often a CTA asks whether all parts of its slice have come, which takes some 0.7 us each time, before it goes."""
+GONE, LEFT = 1 << 8, 1 << 24
+"""What is added to the word of a slice in `done`: 1 when a CTA comes, GONE << its rank when it goes without waiting for
+all, LEFT when it needs the word no more."""
+NOBODY = 255
+"""No rank."""
 
 
 @unwrapped
@@ -133,15 +141,19 @@ def _of_gpc(i: Any, count: Any, wave: Any) -> Any:
 
 
 @tile_function
-def meeting(parts: int, instances: int) -> tuple[SharedTile[u64], SharedTile[u32]]:
-    """For each instance of a role, an mbarrier at which `parts` CTAs of a cluster arrive, and room for a number. A
-    `Ring` that is made next lets all CTAs know that the mbarriers are initialised."""
-    arrived, found = shared((instances,), u64), shared((instances,), u32)
+def meeting(parts: int, rows: int, columns: int, instances: int) -> Meeting:
+    """Where the CTAs of a cluster meet that share a tile of rows x columns: room for what the others have of a CTA's
+    slice, an mbarrier that counts its bytes, and one at which they arrive that are done with their own room. A `Ring`
+    that is made next lets all CTAs know that the mbarriers are initialised."""
+    full, free = shared((1,), u64), shared((1,), u64)
+    threads = 256 // instances
+    quads = rows * slice_width(parts, columns) // (threads * QUAD)
+    room = shared((parts - 1, quads, threads * QUAD), f32, layout=row_major) if parts > 1 else None
     if warp_id() == 0 and lane_id() == 0:
-        for i in unroll(instances):
-            ptx.mbarrier_init(arrived, i, count=parts)
+        ptx.mbarrier_init(full, 0, count=1)
+        ptx.mbarrier_init(free, 0, count=parts)
         ptx.fence_mbarrier_init()
-    return arrived, found
+    return full, free, room
 
 
 def slice_width(parts: int, columns: int) -> int:
@@ -151,42 +163,58 @@ def slice_width(parts: int, columns: int) -> int:
 
 
 @tile_function
-def reduce_parts(
-    x: Fragment[Any],
-    t: Any,
-    parts: int,
-    sums: Global[f32, P, H, J] | None,
-    room: tuple[SharedTile[u64], SharedTile[u32]],
-    instance: index,
-    parity: u32,
-) -> tuple[Fragment[Any], boolean]:
+def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) -> tuple[Fragment[Any], boolean]:
     """The sum of x over the CTAs of the cluster, for the slice of this one, number t.part; and whether it has a slice.
 
-    sums: for each part what its threads hold, in rows of QUAD elements of each. room: of `meeting`, where the
-    mbarrier's phase has this parity.
+    Each CTA stores the slices of the others in their shared memory. turn: how many items of this CTA came before.
     """
-    assert sums is not None, "SPLIT needs its workspace: pass sums and done"
     wide = slice_width(parts, x.shape[1])
     count = x.shape[1] // wide
     thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
-    first = (t.group * t.count + t.number) * parts
+    full, free, room = met
     own = x.columns(0, wide).registers()
     mine = t.part < count
-    if parts > 1:
+    if parts > 1 and room is not None:
+        if turn > 0:  # what has come for the item before may still be read
+            barrier()
+            if thread < parts:
+                ptx.mbarrier_arrive(free, 0, rank=i32(t.at_m + t.along_m * thread), scope="cta")
+            ptx.mbarrier_wait(free, 0, parity=(turn + 1) % 2, scope="cta")
+        if mine and thread == 0:
+            ptx.mbarrier_expect_tx(full, 0, bytes=(parts - 1) * x.shape[0] * wide * 4)
         for p in unroll(count):
             y = x.columns(p * wide, wide).registers()
             if t.part == p:
                 own = y
             else:
-                store_slice(y, sums, first + t.part, p, thread)
-        barrier()
-        if thread < parts:
-            ptx.mbarrier_arrive(room[0], instance, rank=i32(t.at_m + t.along_m * thread))
-        ptx.mbarrier_wait(room[0], instance, parity=parity)
+                quads, slot = as_quads(y), (t.part + (parts - 1 - p)) % parts
+                for i in unroll(len(quads)):
+                    ptx.st_async(
+                        room, slot, i, thread * QUAD, quads[i], mbarrier=(full, 0), rank=i32(t.at_m + t.along_m * p)
+                    )
         if mine:
-            for p in unroll(1, parts):
-                own = own + load_slice(sums, first + (t.part + p) % parts, t.part, thread, own)
+            ptx.mbarrier_wait(full, 0, parity=turn % 2, scope="cta")
+            # From the next part on, in turn: part t.part + 1 + i is in slot i of the CTA.
+            for slot in unroll(parts - 1):
+                quads = [room.load(slot, i, thread * QUAD, vec=QUAD * 4) for i in range(room.shape[1])]
+                own = own + of_quads(quads, own)
     return fragment((x.shape[0], wide), x.dtype, x.layout, init=own), mine
+
+
+@tile_function
+def as_quads(x: Fragment[Any]) -> list[Fragment[f32]]:
+    """What a thread holds, in vectors of f32, or of the bits of i32 in such."""
+    quads = [x[i : i + QUAD] for i in range(0, x.shape[0], QUAD)]
+    return quads if x.dtype is f32 else [quad.bitcast(f32) for quad in quads]
+
+
+@tile_function
+def of_quads(quads: list[Fragment[f32]], like: Fragment[Any]) -> Fragment[Any]:
+    """The inverse of `as_quads`, for a fragment of this dtype."""
+    x = fragment(like.shape, like.dtype)
+    for i in unroll(len(quads)):
+        x[QUAD * i : QUAD * i + QUAD] = quads[i] if like.dtype is f32 else quads[i].bitcast(like.dtype)
+    return x
 
 
 @tile_function
@@ -197,88 +225,72 @@ def bring_slice(
     groups: index,
     sums: Global[f32, P, H, J] | None,
     done: Any,
-    found: SharedTile[u32],
-    instance: index,
-) -> boolean:
-    """Stores the slice of this CTA, as far as its cluster has it, and waits a while for those of the others. Whether
-    all of `groups` have come. done: a zero for each part of each tile. found: of `meeting`."""
+    found: View[u32],
+):
+    """Stores the slice of this CTA, as far as its cluster has it, and waits for those of the others if pieces of it are
+    this CTA's.
+
+    sums: for each part what its threads hold, in rows of QUAD elements of each. done: the words, a zero for each part
+    of each tile. found: gets the rank of the CTA among the groups, or NOBODY if it has no pieces or is gone, and the
+    word of the slice.
+    """
     assert sums is not None and done is not None, "GATHER needs its workspace: pass sums and done"
     thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
     number = t.number * parts + t.part
-    store_slice(x.registers(), sums, t.group * t.count * parts + number, t.part, thread)
+    quads = as_quads(x.registers())
+    for i in unroll(len(quads)):
+        sums.store(t.group * t.count * parts + number, i, thread * QUAD, quads[i])
     barrier()
     if thread == 0:
-        came = done.atomic_add(number, 1, order="acq_rel") % TAKEN + 1
-        if x.shape[1] > PIECE_WIDTH:  # else there is nothing to take beside the last one to come
-            asked = index(0)
-            while index(came) < groups and asked < ASKS:
-                came = done.atomic_load(number, order="acquire") % TAKEN
-                asked = asked + 1
-        found[instance] = came
+        word = done.atomic_add(number, 1, order="acq_rel") + 1
+        rank, asked = u32(groups) - word % GONE, index(0)
+        stays = rank < x.shape[1] // PIECE_WIDTH
+        while stays and index(word % GONE) < groups:
+            if asked < ASKS:
+                word, asked = done.atomic_load(number, order="acquire"), asked + 1
+            else:  # unless the last one has come meanwhile
+                old = done.atomic_cas(number, word, word + (GONE << rank), order="acquire")
+                stays, word = old != word, old
+        found[0], found[1] = where(stays, rank, NOBODY), word
     barrier()
-    return index(found[instance]) == groups
 
 
 @tile_function
-def take_piece(
-    x: Fragment[Any],
-    t: Any,
-    parts: int,
-    groups: index,
-    sums: Global[f32, P, H, J] | None,
-    done: Global[u32, R] | None,
-    found: SharedTile[u32],
-    instance: index,
-) -> tuple[Fragment[Any], index]:
-    """The next piece of a slice like x that nobody has taken: its sum over the `groups` clusters, and its number. From
-    x.shape[1] // PIECE_WIDTH on there is none."""
-    assert sums is not None and done is not None
+def is_own(piece: index | int, found: View[u32], groups: index) -> boolean:
+    """Whether a piece is this CTA's: pieces are dealt out to the groups, the last to come first; it also has those of
+    CTAs that are gone. found: of `bring_slice`."""
+    owner, rank, word = u32(piece % groups), found[0], found[1]
+    return owner == rank or (rank == 0 and (word // GONE >> owner) % 2 == 1)
+
+
+@tile_function
+def add_up(
+    x: Fragment[Any], t: Any, parts: int, groups: index, sums: Global[f32, P, H, J] | None, piece: index | int
+) -> Fragment[Any]:
+    """A piece of a slice like x: its sum over the groups."""
+    assert sums is not None
     thread, pieces = warp_id() % (x.layout.threads // 32) * 32 + lane_id(), x.shape[1] // PIECE_WIDTH
     number = t.number * parts + t.part
-    barrier()
-    if thread == 0:
-        found[instance] = done.atomic_add(number, TAKEN, order="acquire") % LEFT // TAKEN
-    barrier()
-    piece = index(found[instance])
     own = fragment((x.registers().shape[0] // pieces,), x.dtype)
-    if piece < pieces:
-        deep = LOADED // own.shape[0]
-        for group in range(0, groups, deep):
-            at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
-            more = [load_slice(sums, at[i], t.part * pieces + piece, thread, own) for i in range(deep)]
-            for i in unroll(deep):
-                own = own + more[i]
-    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own), piece
+    deep, rows = LOADED // own.shape[0], own.shape[0] // QUAD
+    for group in range(0, groups, deep):
+        at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
+        more = [  # of a group that is not there, zeros
+            of_quads([sums.get(each, piece * rows + i, thread * QUAD, vec=QUAD * 4) for i in range(rows)], own)
+            for each in at
+        ]
+        for i in unroll(deep):
+            own = own + more[i]
+    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own)
 
 
 @tile_function
-def leave_slice(t: Any, parts: int, groups: index, done: Any, thread: index):
-    """A CTA that `take_piece` has nothing for; of the last one, the word of the slice is zero again."""
+def leave_slice(t: Any, parts: int, groups: index, pieces: int, done: Any, found: View[u32]):
+    """A CTA that has added up its pieces; of the last one, the word of the slice is zero again."""
     assert done is not None
-    number = t.number * parts + t.part
-    if thread == 0:
-        old = done.atomic_add(number, LEFT, order="acq_rel")
-        if index(old // LEFT) == groups - 1:
+    if found[0] != NOBODY:
+        number, staying = t.number * parts + t.part, u32(0)
+        for rank in unroll(pieces):
+            staying = staying + u32(index(rank) < groups and (found[1] // GONE >> rank) % 2 == 0)
+        if done.atomic_add(number, LEFT) // LEFT + 1 == staying:
             done.atomic_store(number, 0)
-
-
-@tile_function
-def store_slice(x: Fragment[Any], sums: Global[f32, P, H, J], number: index, slice: index | int, thread: index):
-    """Stores what this thread holds of a slice of part `number`: f32, or the bits of an i32 in one."""
-    rows = x.shape[0] // QUAD
-    for i in unroll(rows):
-        quad = x[QUAD * i : QUAD * i + QUAD]
-        sums.store(number, slice * rows + i, thread * QUAD, quad if x.dtype is f32 else quad.bitcast(f32))
-
-
-@tile_function
-def load_slice(
-    sums: Global[f32, P, H, J], number: index, slice: index, thread: index, like: Fragment[Any]
-) -> Fragment[Any]:
-    """What `store_slice` stored of a fragment like this one; of a part that is not there, zeros."""
-    x = fragment(like.shape, like.dtype)
-    rows = like.shape[0] // QUAD
-    for i in unroll(rows):
-        quad = sums.get(number, slice * rows + i, thread * QUAD, vec=QUAD * 4)
-        x[QUAD * i : QUAD * i + QUAD] = quad if like.dtype is f32 else quad.bitcast(like.dtype)
-    return x

@@ -29,6 +29,7 @@ __all__ = [
     "mma_sync",
     "named_barrier",
     "setmaxnreg",
+    "st_async",
     "stmatrix",
     "wait_group",
     "wgmma_commit",
@@ -179,26 +180,45 @@ def mbarrier_init(barriers: Memory[u64], *index: Extent, count: int) -> None:
     raise only_in_kernel("ptx.mbarrier_init()")
 
 
-def mbarrier_arrive(barriers: Memory[u64], *index: Extent, rank: i32 | int | None = None) -> None:
+def mbarrier_arrive(
+    barriers: Memory[u64], *index: Extent, rank: i32 | int | None = None, scope: Literal["cta", "cluster"] = "cluster"
+) -> None:
     """This thread arrives; what it did to memory before is seen by those that wait for the phase.
 
-    rank: of the block in the cluster whose mbarrier at the same place is meant. (PTX ISA: mbarrier.arrive.)
+    rank: of the block in the cluster whose mbarrier at the same place is meant. scope: "cta" orders shared memory
+    only between blocks, and costs no fence. (PTX ISA: mbarrier.arrive.)
     """
     raise only_in_kernel("ptx.mbarrier_arrive()")
 
 
 def mbarrier_expect_tx(barriers: Memory[u64], *index: Extent, bytes: int) -> None:
-    """This thread arrives, and the phase waits for `bytes`, a compile-time int, more to come by `tma_load`.
+    """This thread arrives, and the phase waits for `bytes`, a compile-time int, more to come by `tma_load` or
+    `st_async`.
 
     (PTX ISA: mbarrier.arrive.expect_tx.)
     """
     raise only_in_kernel("ptx.mbarrier_expect_tx()")
 
 
-def mbarrier_wait(barriers: Memory[u64], *index: Extent, parity: u32 | int) -> None:
+def st_async(
+    dst: Memory[Any], *index_and_value: Any, mbarrier: tuple[Memory[u64], *tuple[Extent, ...]], rank: i32 | int
+) -> None:
+    """``ptx.st_async(S, i, j, x, mbarrier=(bars, b), rank=r)``: stores x, a scalar or a fragment, as ``S[i, j]`` and on
+    of the block of rank `r` in the cluster.
+
+    It goes on by itself: the bytes, 4, 8 or 16 of 4- or 8-byte elements, count at that block's mbarrier, which expects
+    them (`mbarrier_expect_tx`); who has waited for its phase reads them. That block must run, and be done with what is
+    there. (PTX ISA: st.async, sm_90.)
+    """
+    raise only_in_kernel("ptx.st_async()")
+
+
+def mbarrier_wait(
+    barriers: Memory[u64], *index: Extent, parity: u32 | int, scope: Literal["cta", "cluster"] = "cluster"
+) -> None:
     """Waits until the phase of this parity, 0 or 1, has ended: the current phase, or the one before it.
 
-    (PTX ISA: mbarrier.try_wait.parity, in a loop.)
+    scope: as of `mbarrier_arrive`. (PTX ISA: mbarrier.try_wait.parity, in a loop.)
     """
     raise only_in_kernel("ptx.mbarrier_wait()")
 

@@ -42,6 +42,7 @@ __all__ = ["add_arguments", "run"]
 Numbers = tuple[int, ...]
 MOST_REASONS, WIDTH = 8, 110
 """Kinds of reasons that are listed, and characters of one."""
+OTHER_VALUES = "  fix: give other values of consts"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +131,7 @@ def _build(tuned: Tuned, arguments: argparse.Namespace) -> int:
         print(f"  {_x(numbers)} {_label(tuned.candidates[candidate])}: {_outcome(result)}", flush=True)
     print(f"{built} of {len(jobs)} built in {time.perf_counter() - start:.1f} s, in {arguments.kernels}")
     if not built:
-        raise TileError(f"tune: no candidate of {tuned.kernel.name} is left\n{_listed(reasons)}")
+        raise TileError(f"tune: no candidate of {tuned.kernel.name} is left\n{_listed(reasons)}{OTHER_VALUES}")
     print(_listed(reasons), end="")
     return 0
 
@@ -180,7 +181,7 @@ class Progress:
         if not any(result["outcome"] == "timed" for result in results):
             reasons = Counter(_kind(result) for result in results)
             message = f"tune: of {len(results)} candidates of {self.tuned.kernel.name} for {_x(numbers)} none is left"
-            raise TileError(f"{message}\n{_listed(reasons)}  fix: give other values of consts")
+            raise TileError(f"{message}\n{_listed(reasons)}{OTHER_VALUES}")
 
 
 def _search(progress: Progress, task: Task, timer: Worker, arguments: argparse.Namespace) -> None:

@@ -161,7 +161,11 @@ def reason_of(error: TileError) -> str:
 
 
 def open_gpu(format: str) -> tuple[str, str, Device]:
-    device = open_device(format)
+    try:
+        device = open_device(format)
+    except DeviceError as error:
+        fix = "run it on a machine with one; --build ARCH --kernels DIR, which builds for it, needs none"
+        raise DeviceError(f"tune: {error}\n  fix: {fix}") from None
     gpu = driver()
     used = gpu.current_device()
     return gpu.devices[used].name, gpu.target_of(used), device

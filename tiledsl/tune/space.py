@@ -67,8 +67,11 @@ def space_of(kernel: TileKernel, settings: Sequence[str] = ()) -> Space:
 
 def _parsed(kernel: TileKernel, name: str, setting: str, texts: str) -> Any:
     if not texts:
-        raise TileError(f"tune: {setting!r}: expected CONST=VALUE,VALUE")
-    return parse_consts(kernel, [setting], complete=False)[name]
+        raise TileError(f"tune: {setting!r}: expected CONST=VALUE,VALUE\n  fix: give values, or leave it out")
+    try:
+        return parse_consts(kernel, [setting], complete=False)[name]
+    except TileError as error:
+        raise TileError(f"tune: {str(error).removeprefix('--const ')}") from None
 
 
 def shown(value: Any) -> Any:

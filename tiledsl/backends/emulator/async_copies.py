@@ -1,9 +1,9 @@
 """Asynchronous copies in flight to the shared memory of some blocks: of threads, and boxes that TMA moves.
 
-A copy reads its source when it is issued. Its bytes arrive as late as they may: those of a thread when it waits for
-their group, those of TMA when nothing else can run and a warp waits for their mbarrier. So a kernel that reads too soon
-finds what was there before. A store by TMA writes the tensor when it is issued; until when it reads its source is the
-concern of hooks. (PTX ISA: cp.async, cp.async.bulk.tensor.)
+A copy reads its source when it is issued. Its bytes arrive as late as they may: those of a group when its thread waits
+for it, those that an mbarrier counts when nothing else can run and a warp waits for that. So a kernel that reads too
+soon finds what was there before. A store by TMA writes the tensor when it is issued; until when it reads its source is
+the concern of hooks. (PTX ISA: cp.async, cp.async.bulk.tensor, st.async.)
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class _Copy:
 
 class Copies:
     """`pending`: what has not arrived in `memory`. [blocks, threads]: `committed`: how many groups of cp.async each
-    thread has, `arrived`: how many of them have. TMA moves chunks of 16 bytes; `mbarriers` count its loads."""
+    thread has, `arrived`: how many of them have. TMA moves chunks of 16 bytes; `mbarriers` count its loads,
+    and what threads send."""
 
     def __init__(self, memory: SharedMemory, warps: int, mbarriers: Mbarriers, hook: Hook) -> None:
         self.memory, self.mbarriers, self.hook = memory, mbarriers, hook
@@ -128,11 +129,11 @@ class Copies:
             self.arrive("cp_async", lambda copy: copy.waits < self.arrived[copy.transfer.rows, copy.transfer.threads])
         self.hook.on_wait(op, group, blocks, threads, pending)
 
-    # -- of TMA --------------------------------------------------------------------------------
+    # -- counted by mbarriers ------------------------------------------------------------------
 
     def load(self, transfer: Transfer, data: NDArray[np.uint8], columns: Ints) -> None:
         places = self.mbarriers.places(columns)
-        self.hook.on_access(transfer.access(self.memory.first, "async", CHUNK, "mbarrier", places))
+        self.hook.on_access(transfer.access(self.memory.first, "async", data.shape[2], "mbarrier", places))
         self.begin(_Copy(transfer, data, "mbarrier", columns))
 
     def deliver_counted(self, rows: Ints, columns: Ints) -> None:

@@ -57,8 +57,8 @@ def run_blocks(shared: Launch, program: Program, registers: list[Any], options: 
 
 
 def _turn(code: Sequence[Instr], turns: Turns) -> Schedule:
-    """Let the cohort at the head of the queue run until it gives way."""
-    cohort = turns.queue.popleft()
+    """Let the next cohort run until it gives way."""
+    cohort = turns.next()
     schedule = turns.schedules[cohort.chunk]
     cohort = schedule.take(cohort)
     try:
@@ -68,6 +68,4 @@ def _turn(code: Sequence[Instr], turns: Turns) -> Schedule:
         op = code[cohort.pc].op
         raise_internal(failure, op.name, op.loc)
         raise
-    if turns.idle > PATIENCE:
-        schedule.go_on()
     return schedule

@@ -37,6 +37,17 @@ class Turns:
         self.schedules: dict[Chunk, Schedule] = {}
         self.idle = self.steps = 0
 
+    def next(self) -> Cohort:
+        """Takes a cohort off the queue: the first that does not spin. Those that do come when nobody else can run, also
+        by letting copies arrive: what they ask for may take all of that, and they may not ask for ever."""
+        if all(cohort.parked for cohort in self.queue):
+            for schedule in self.schedules.values():
+                schedule.go_on()
+        which = next((number for number, cohort in enumerate(self.queue) if not cohort.parked), 0)
+        cohort = self.queue[which]
+        del self.queue[which]
+        return cohort
+
     def spend(self, loc: Loc, steps: int = 1) -> None:
         """Raises HazardError when the run has had more than `Options.max_steps`."""
         self.steps += steps

@@ -18,7 +18,7 @@ from tiledsl.ir.core import Op
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.banks.wavefront_counter import costs
 
-KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
+KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "async": "store", "atomic": "atomic"}
 MATRIX_KINDS: Mapping[str, Kind] = {"read": "ldmatrix", "write": "stmatrix"}
 
 
@@ -48,8 +48,8 @@ class WavefrontCount(Hook):
         return sum(count.wavefronts for count in self.counts.values())
 
     def on_access(self, access: Access) -> None:
-        by_lane = len(access.threads) and access.owners is None and access.kind != "mbarrier"
-        if access.space != "shared" or not by_lane:
+        by_threads = all(touch.proxy == "generic" for touch in access.op.touches) and access.kind != "mbarrier"
+        if access.space != "shared" or not len(access.threads) or not by_threads:
             return
         kind = _kind(access)
         groups, warps, lanes = _by_warp(access)
@@ -71,7 +71,8 @@ def _by_warp(access: Access) -> tuple[Ints, Ints, Ints]:
     """For each warp access: where it starts in the arrays; the warp of every entry; addresses [accesses, 32], -1 for
     absent lanes."""
     warps = access.threads // WARP
-    starts = np.flatnonzero(np.diff(access.blocks * MOST_WARPS + warps, prepend=-1))
+    blocks = access.blocks if access.owners is None else access.owners
+    starts = np.flatnonzero(np.diff(blocks * MOST_WARPS + warps, prepend=-1))
     row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(warps))))
     addresses = np.full((len(starts), WARP), -1)
     addresses[row, access.threads % WARP] = access.addresses

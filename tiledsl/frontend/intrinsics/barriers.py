@@ -6,13 +6,16 @@ from functools import partial
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
+from tiledsl.frontend.intrinsics.memory import place_and_values
 from tiledsl.frontend.intrinsics.roles import group_barrier
+from tiledsl.frontend.memory import is_vector, vector_length
 from tiledsl.frontend.views import located, memory_type
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.declare import MOST_INT
-from tiledsl.ir.ops import async_copy, barriers, gpu, tma, wgmma
+from tiledsl.ir.ops import async_copy, barriers, gpu, tile, tma, wgmma
 from tiledsl.ir.types import I32, U32, U64, SharedType
 
 _ONE_OP: dict[Any, type[Op]] = {
@@ -71,7 +74,16 @@ intrinsic(lang.barrier)(group_barrier)
 # -- mbarriers -------------------------------------------------------------------------------------
 
 
-def mbarrier_place(call: Call, memory: Any, at: Any) -> list[Value]:
+def mbarrier_given(call: Call) -> list[Value]:
+    """The argument `mbarrier`: a tile and an index of it."""
+    given: Any = call["mbarrier"]
+    parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    if len(parts) < 2:
+        raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
+    return _mbarrier_place(call, parts[0], parts[1:])
+
+
+def _mbarrier_place(call: Call, memory: Any, at: Any) -> list[Value]:
     """An mbarrier: the tile and its indices."""
     if not is_place(memory) or memory_type(memory) != SharedType(U64, memory_type(memory).dims):  # pyright: ignore
         message = f"{call.what}: mbarriers are the elements of a shared tile of u64, got {describe(memory)}"
@@ -81,13 +93,13 @@ def mbarrier_place(call: Call, memory: Any, at: Any) -> list[Value]:
 
 
 def _mbarrier(call: Call) -> list[Value]:
-    return mbarrier_place(call, call["barriers"], call["index"])
+    return _mbarrier_place(call, call["barriers"], call["index"])
 
 
 @intrinsic(lang.ptx.mbarrier_arrive)
 def _arrive(call: Call) -> None:
     rank = [] if call["rank"] is None else [call.value("rank", I32)]
-    call.builder.add(barriers.Arrive(*_mbarrier(call), *rank, reach="cluster"))
+    call.builder.add(barriers.Arrive(*_mbarrier(call), *rank, reach=call.choice("scope", barriers.REACHES)))
 
 
 @intrinsic(lang.ptx.mbarrier_wait)
@@ -95,7 +107,29 @@ def _wait(call: Call) -> None:
     place, parity = _mbarrier(call), call["parity"]
     if isinstance(parity, int) and parity not in (0, 1):
         raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns")
-    call.builder.add(barriers.Wait(*place, call.value("parity", U32), reach="cluster"))
+    reach = call.choice("scope", barriers.REACHES)
+    call.builder.add(barriers.Wait(*place, call.value("parity", U32), reach=reach))
+
+
+@intrinsic(lang.ptx.st_async)
+def _st_async(call: Call) -> None:
+    memory = call.memory("dst", SharedType)
+    at, (value,) = place_and_values(call, "index_and_value", memory="dst")
+    dtype = memory_type(memory).dtype
+    count = value.type.size if is_vector(value) else 1
+    size = count * dtype.bytes
+    if dtype.bytes not in async_copy.SENT_ELEMENTS or size not in async_copy.CP_BYTES:
+        fix = "4, 8 or 16 bytes at once, of elements of 4 or 8; pack others into such by bitcast()"
+        raise call.error(f"{call.what} of {size} bytes, {count} {dtype}", fix)
+    if is_vector(value) and value.type.dtype != dtype:
+        raise call.error(f"a fragment of {value.type.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
+    vector_length(call.frame, call.node, memory, size)
+    if not is_vector(value):
+        value = as_value(value, dtype, call.frame, call.node, "the value")
+    elif count == 1:
+        value = call.builder.value(tile.Extract(value, at=(0,)))
+    base, place = located(call.frame, call.node, memory, at)
+    call.builder.add(async_copy.Send(base, *place, value, *mbarrier_given(call), call.value("rank", I32), vec=count))
 
 
 # -- the others ------------------------------------------------------------------------------------

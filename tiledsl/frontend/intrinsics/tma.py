@@ -8,7 +8,7 @@ from tiledsl import lang
 from tiledsl.frontend.bindings import Range, View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import Place
-from tiledsl.frontend.intrinsics.barriers import mbarrier_place
+from tiledsl.frontend.intrinsics.barriers import mbarrier_given
 from tiledsl.frontend.intrinsics.rings import slot_filled
 from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type, subview
@@ -61,17 +61,13 @@ def _tma_load(call: Call) -> None:
 
 def _barrier(call: Call, dst: View) -> list[Value]:
     """The mbarrier at which the bytes count."""
-    given: Any = call["mbarrier"]
-    if given is None:
+    if call["mbarrier"] is None:
         slot = slot_filled(call, dst)
         if slot is None:
             fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
             raise call.error(f"{call.what} needs an mbarrier at which its bytes count", fix)
         return slot
-    parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    if len(parts) < 2:
-        raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
-    return mbarrier_place(call, parts[0], parts[1:])
+    return mbarrier_given(call)
 
 
 # -- multicast -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Copies from global to shared memory that go on while the threads do. (PTX ISA: cp.async, commit_group, wait_group.)
+"""Copies to shared memory that go on while the threads do. (PTX ISA: cp.async, commit_group, wait_group; st.async.)
 
 `async.copy` is the whole block's, with a token that `async.wait` takes; `async-groups` turns tokens into groups and
 `distribute` the copy into one `async.cp` an access.
@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
-from tiledsl.ir.core import Orders, attribute, operands
+from tiledsl.ir.core import Orders, Value, attribute, operand, operands
 from tiledsl.ir.facts import Access, Sync, reads, writes
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import GlobalType, SharedType, TokenType
+from tiledsl.ir.types import I32, INDEX, U64, GlobalType, SharedType, TokenType
 
 CP_BYTES = (4, 8, 16)
-"""What one cp.async moves."""
+"""What one cp.async moves, and one st.async."""
+SENT_ELEMENTS = (4, 8)
+"""Bytes of an element that st.async stores."""
 
 
 class Copy(tile.Copy):
@@ -82,6 +84,42 @@ class Cp(tile.Access):
         side.check(self, source.rank, type_.dtype, " of the tensor")
         size = self.vec * type_.dtype.bytes
         self.require(size in CP_BYTES, f"copies {size} bytes; 4, 8 or 16 are possible")
+
+
+class Send(tile.Access):
+    """This thread stores to the shared memory of a block of its cluster: `vec` elements, 4, 8 or 16 bytes, at the place
+    that the tile and its indices name in every block. They count at that block's mbarrier.
+
+    Operands: the tile, its indices, the value, a tile of mbarriers and its indices, the rank of the block, an i32. (PTX
+    ISA: st.async.)
+    """
+
+    name = "async.send"
+    touches = (writes("memory", done="mbarrier"), writes("mbarrier", atomic="cluster"))
+    features = ("cluster",)
+    called = "ptx.st_async()"
+    parts = ("memory", "indices", "value", "mbarrier", "rank")
+    rank = operand(-1, I32)
+
+    @property
+    def value(self) -> Value:
+        return self.operands[1 + self.memory_type.rank]
+
+    @property
+    def mbarrier(self) -> list[Value]:
+        """The tile of mbarriers and its indices."""
+        return self.operands[2 + self.memory_type.rank : -1]
+
+    def verify(self) -> None:
+        type_ = self.expect(self.memory.type, SharedType)
+        self.require(len(self.operands) > 3 + type_.rank, f"takes {type_.rank} indices, a value, an mbarrier, a rank")
+        self.require_indices(self.indices, type_.rank)
+        self.require(self.value.type == self.value_type, f"{self.value.type} where {self.value_type} is stored")
+        size = self.vec * type_.dtype.bytes
+        self.require(type_.dtype.bytes in SENT_ELEMENTS and size in CP_BYTES, f"stores {size} bytes of {type_.dtype}")
+        counts, *at = (v.type for v in self.mbarrier)
+        barriers = self.expect(counts, SharedType)
+        self.require(barriers.dtype == U64 and at == [INDEX] * barriers.rank, "takes an mbarrier")
 
 
 class CommitGroup(Orders):

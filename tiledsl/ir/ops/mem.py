@@ -7,10 +7,10 @@ from typing import Any, Sequence
 from tiledsl.arch import WARP
 from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, reads, writes
-from tiledsl.ir.ops.async_copy import CP_BYTES
+from tiledsl.ir.ops.async_copy import CP_BYTES, SENT_ELEMENTS
 from tiledsl.ir.ops.matrix import HELD, Matrices
 from tiledsl.ir.ops.tile import VECTOR_BYTES, AtomicOp, define_atomics
-from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
+from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType, PtrType, Type
 
 
 def pointer(op: Op, position: int = 0) -> PtrType:
@@ -190,6 +190,26 @@ class CpAsync(_Memory):
             type_ = self.expect(place.type, PtrType)
             self.require(type_.space == space, f"{type_} is not in {space} memory")
             self.require(self.bytes % type_.dtype.bytes == 0, "copies a part of an element")
+
+
+class Send(_Vector):
+    """Writes values to shared memory of the block of a rank in the cluster, at the place that the pointer names in each
+    block; they count at that block's mbarrier. Operands: the pointer, that of the mbarrier, the rank (an i32), the
+    values. (PTX ISA: st.async.)"""
+
+    name = "mem.send"
+    touches = (writes("ptr", done="mbarrier"), writes("mbarrier", atomic="cluster"))
+    features = ("cluster",)
+    called = "ptx.st_async()"
+    mbarrier, rank, values = operand(1, PtrType("shared", U64)), operand(2, I32), operands(3)
+
+    def verify(self) -> None:
+        super().verify()
+        check_shared(self, self.ptr)
+        self.check_values(self.values, self.vec)
+        size = pointer(self).dtype.bytes
+        possible = size in SENT_ELEMENTS and self.vec * size in CP_BYTES
+        self.require(possible, f"stores {self.vec} elements of {size} bytes")
 
 
 class Within(_Memory):

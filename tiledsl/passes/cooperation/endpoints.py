@@ -16,7 +16,7 @@ from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.facts import Access
-from tiledsl.ir.ops import barriers, rings, roles, tma
+from tiledsl.ir.ops import async_copy, barriers, rings, roles, tma
 from tiledsl.ir.types import SharedType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.structure import ops_around
@@ -66,6 +66,10 @@ class End:
 
     @cached_property
     def endpoint(self) -> Endpoint:
+        for op in self.accesses:
+            if isinstance(op, async_copy.Send):
+                fix = "store to a shared tile of its own, and count the bytes at an mbarrier of its own"
+                raise CompileError(f"{called(op)} to a tile of a ring", op.loc, fix)
         found = {work: op for op in self.accesses for work in self.works(op)}
         kinds = sorted(found.keys() - {""})
         alone = [kind for kind in kinds if not ENDPOINTS[kind].threads]

@@ -1,7 +1,11 @@
-"""Asynchronous copies: at tile level complete at once, at thread level bytes arrive at the wait for their group."""
+"""Asynchronous copies: at tile level complete at once, at thread level bytes arrive at the wait for their group.
+
+What is sent to another block arrives when its mbarrier is waited for, at both levels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +14,16 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Ints
-from tiledsl.backends.emulator.memory import access_index, name_threads
-from tiledsl.backends.emulator.rules.memory import span_of
+from tiledsl.backends.emulator.mbarriers import ENTRY
+from tiledsl.backends.emulator.memory import access_index, checked, name_threads
+from tiledsl.backends.emulator.rules.barriers import columns_of, remote
+from tiledsl.backends.emulator.rules.memory import located, span_of
 from tiledsl.backends.emulator.rules.places import Memory, Place, masked, read_place, write_place
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.rules.tile import copy
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
+from tiledsl.ir.core import Op
 from tiledsl.ir.ops import async_copy, mem, tma
 
 TOKEN = np.zeros((), np.bool_)
@@ -98,3 +105,37 @@ def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> 
     data = elements.view(np.uint8)
     data[np.arange(op.bytes) >= sizes[:, None]] = 0
     return data
+
+
+# -- to another block ------------------------------------------------------------------------------
+
+
+@rule(async_copy.Send)
+def send_from_tile_level(c: Cohort, op: async_copy.Send, *operands: Any) -> None:
+    span, address, (value, *rest) = located(c, op, 0, operands, op.vec)
+    barriers, counts, (rank,) = located(c, op, 2 + op.memory_type.rank, rest)
+    _send(c, op, span, address, barriers, counts, rank, value if op.vec > 1 else (value,))
+
+
+@rule(mem.Send)
+def send(c: Cohort, op: mem.Send, address: Any, mbarrier: Any, rank: Any, *values: Any) -> None:
+    span, barriers = span_of(c, op, address), span_of(c, op, mbarrier, 1)
+    _send(c, op, span, np.asarray(address, np.int64), barriers, np.asarray(mbarrier, np.int64), rank, values)
+
+
+def _send(
+    c: Cohort, op: Op, span: Span, address: Ints, barriers: Span, counts: Ints, rank: Any, values: Sequence[Any]
+) -> None:
+    """(PTX ISA: st.async; both addresses are aligned to what is there.)"""
+    lanes, dtype = c.active(), span.elements.dtype
+    width = len(values) * dtype.itemsize
+    address = checked(c, op, span, address, width, width)
+    at = c.spread(checked(c, op, barriers, counts, ENTRY, ENTRY))[lanes]
+    data = np.stack([c.spread(np.asarray(value, dtype))[lanes] for value in values], axis=1).view(np.uint8)
+    blocks, threads = c.threads()
+    owners = blocks - c.chunk.first
+    rows = remote(c, op, owners, c.spread(rank)[lanes])
+    columns = columns_of(c, op, barriers, rows, at)
+    c.chunk.require_running(op, owners, rows)
+    sent = Transfer(op, span.label, span.base, owners, threads, rows, c.spread(address)[lanes][:, None])
+    c.chunk.copies.load(sent, data[:, None], columns)

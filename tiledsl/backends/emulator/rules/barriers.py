@@ -60,7 +60,7 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
 @rule(barriers.Arrive, barriers.ExpectTx)
 def arrive(c: Cohort, op: Op, *values: Any, commits: Ints | None = None) -> None:
     span, owners, at, warps, rank = _mbarriers(c, op, values)
-    rows = _remote(c, op, owners, c.spread(rank[0])[c.active()]) if rank else owners
+    rows = remote(c, op, owners, c.spread(rank[0])[c.active()]) if rank else owners
     columns = columns_of(c, op, span, rows, at)
     c.chunk.require_running(op, owners, rows)
     if isinstance(op, barriers.ExpectTx):
@@ -68,7 +68,7 @@ def arrive(c: Cohort, op: Op, *values: Any, commits: Ints | None = None) -> None
     c.chunk.mbarriers.arrive(op, owners, warps, rows, columns, commits)
 
 
-def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
+def remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
     """The rows of the blocks of these ranks in the clusters of `rows`."""
     clusters = c.chunk.clusters
     for rank in ranks[(ranks < 0) | (ranks >= clusters.size)]:

@@ -133,15 +133,18 @@ class _Blocks(Hook):
             self.memory.remember_writes(touch)
 
     def load(self, touch: Touch) -> None:
-        """Boxes begin to be copied to shared memory."""
+        """Boxes begin to be copied to shared memory, or threads send to that of another block."""
         op, mbarriers = touch.access.op, touch.access.mbarriers
         assert mbarriers is not None
         columns, everywhere = self.mbarriers.columns(mbarriers), np.ones(len(touch.rows), np.bool_)
         self.mbarriers.require_initialised(op, touch.owners, touch.warps, touch.rows, columns, everywhere)
         self.memory.against_writers(touch)
-        self.memory.against_unfenced(touch)
-        self.memory.against_unfenced_readers(touch)
-        self.memory.against_fetchers(touch)
+        if any(access.proxy == "async" for access in op.touches):
+            self.memory.against_unfenced(touch)
+            self.memory.against_unfenced_readers(touch)
+            self.memory.against_fetchers(touch)
+        else:
+            self.memory.against_readers(touch)
         self.memory.begin_writing(touch)
 
     def on_delivery(self, access: Access) -> None:

@@ -1,0 +1,55 @@
+"""k in parts: the clusters that share a tile deal out its pieces, also those of CTAs that did not wait for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tiledsl.backends.emulator import Access, Hook
+from tiledsl.gemm.choice import Variant
+from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.split_k import slice_width
+
+BF16: Any = ml_dtypes.bfloat16
+
+
+class Stores(Hook):
+    """How many elements of C each CTA stores, and whether some go before all have come."""
+
+    def __init__(self) -> None:
+        self.by: Counter[int] = Counter()
+        self.gone = False
+
+    def on_access(self, access: Access) -> None:
+        if access.label == "C" and access.owners is not None:
+            self.by.update(access.owners.tolist())
+        self.gone = self.gone or "cas" in access.op.name
+
+
+@pytest.mark.parametrize(
+    ("variant", "size", "owners", "gone"),
+    [
+        (Variant((64, 64, 2), parts=2, groups=3), (64, 64, 1024), 4, False),  # two pieces of each of two slices
+        (Variant((64, 64, 2), parts=1, groups=8), (64, 64, 1024), 4, False),  # more clusters than pieces
+        (Variant((128, 128, 1), parts=1, groups=12), (128, 128, 1024), 4, True),  # more than CTAs
+    ],
+)
+def test_pieces_are_dealt_out(variant: Variant, size: tuple[int, int, int], owners: int, gone: bool) -> None:
+    (m, n, k), (rows, columns, instances), stores = size, variant.tile, Stores()
+    rng = np.random.default_rng(k)
+    A, B = (rng.integers(-3, 4, shape).astype(BF16) for shape in ((1, m, k), (1, n, k)))
+    C, done = np.full((1, m, n), np.nan, np.float32), np.zeros(variant.parts * variant.tiles(m, n), np.uint32)
+    held = 256 // instances * 4
+    elements = rows * slice_width(variant.parts, columns)
+    room = {"sums": np.full((len(done) * variant.groups, elements // held, held), np.nan, np.float32), "done": done}
+    kernel: Any = hopper_fastest
+    consts = {"groups": variant.groups, **variant.consts(k, 4)}
+    kernel._emulated((A, B.swapaxes(1, 2), C), room | consts, checks=True, hooks=(stores,))
+    assert np.array_equal(C[0], A[0].astype(np.float32) @ B[0].astype(np.float32).T)
+    assert not done.any()
+    assert (len(stores.by), stores.gone) == (owners, gone)
+    assert sum(stores.by.values()) == m * n
