@@ -148,7 +148,7 @@ F32 = Model(
     ffma_choice,
     (
         *("STALL", "ROUND", "EACH", "STEP", "FRESH", "ACROSS", "ALONG", "RATES"),
-        *("START", "MEMORY", "L2", "UNEVEN", "PARTS", "ADDED", "EXCHANGED"),
+        *("START", "L2", "PARTS", "ADDED", "EXCHANGED"),
     ),
     RESULTS / "ffma_times.jsonl",
     _f32_variant,

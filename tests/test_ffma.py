@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,16 @@ import numpy as np
 import pytest
 
 from tiledsl import Fragment, index, relu, tile_function
+from tiledsl.backends.ptx.sass.report import sass_report
 from tiledsl.errors import TileError
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, choose, plan_f32
+from tiledsl.gemm.plan import Plan
+from tiledsl.gemm.prepared import SOMEWHERE
+from tiledsl.gemm.steps import problem_of, steps_of
+from tiledsl.gemm.warm_up import operands_of
+from tiledsl.ir.types import F32
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "gemm"))
 
@@ -142,6 +149,18 @@ def test_parts_are_scaled_once(consts: dict[str, Any]) -> None:
 def test_indices_of_a_split_k_have_32_bits(consts: dict[str, Any]) -> None:
     """With 64, the main loop has more instructions, and its registers spill where operands are not aligned."""
     assert "index_bits(32)" in str(fastest.compile(arch="sm_90a", SPLIT=True, **consts).ir("after:index-width"))
+
+
+def test_the_written_loop_of_a_split_k_keeps_its_order() -> None:
+    """Where registers are short, ptxas moves loads together, and large products were a quarter slower: B along k."""
+    of = operands_of((2560, 8832, 1536), (F32,) * 3, "NT", False, False, 0)
+    plan = Plan(fastest, {"SPLIT": True}, sums=(240, 128 * 128), done=60, numbers={"parts": 4, "whole": 1320})
+    (step,) = steps_of(of, problem_of(of, 0.0, False, "sm_90a", 132), plan, None).launches
+    built = fastest.builds.compiled(*fastest.dispatcher.build_of(step.values((*of.addresses, *SOMEWHERE), 0), "sm_90a"))
+    report = sass_report(built.cubin, built.ptx)
+    assert report.hottest is not None
+    loads = [i for i in sorted(report.hottest.body) if report.program.instructions[i].base == "LDS"]
+    assert len(loads) == 6 * 8 and all(after - before > 1 for before, after in pairwise(loads))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

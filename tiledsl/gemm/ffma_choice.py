@@ -1,7 +1,7 @@
 """Which tiles, and how many parts of k, for a product in fp32: the candidate that a cost model expects to end first.
 
 The model adds up what a launch does: rounds of CTAs that share the SMs, each bounded by its FFMAs and by the latency of
-its steps along k, and all of them by memory and L2; then the reduction of parts of k. Its constants are fitted to times
+its steps along k, and all of them by L2; then the reduction of parts of k. Its constants are fitted to times
 of random shapes on one H200 (B in row order and along k, operands cold, launches by CUDA graphs), so that choices are
 good: `python -m benchmarks.choice_fit --model f32`. They describe the model, and not the hardware: the rate of a
 candidate, for example, means something only together with the stalls of its kind.
@@ -30,60 +30,56 @@ MOST_PARTS = 512
 
 # By kind of main loop, in microseconds where not stated.
 SCHEDULES = ("written", "anew", "staged")
-STALL = {"written": 2.39, "anew": 13.3, "staged": 1.15}
+STALL = {"written": 2.99, "anew": 13.8, "staged": 3.59}
 """Warps of a CTA at which latencies double the time of its FFMAs."""
-ROUND = {"written": 1.57, "anew": 1.2, "staged": 1.44}
-"""Of a round of CTAs."""
-EACH = {"written": 1.74, "anew": 0.643, "staged": 0.302}
+EACH = {"written": 1.83, "anew": 0.661, "staged": 0.35}
 """Of a CTA of an SM in a round."""
-STEP = {"written": 0.635, "anew": 0.221, "staged": 0.0366}
+STEP = {"written": 0.686, "anew": 0.226, "staged": 0.0739}
 """Latency of a step along k whose operands are in L2."""
-FRESH = {"written": 0.097, "anew": 0.0929, "staged": 0.418}
+FRESH = {"written": 0.0643, "anew": 0.0662, "staged": 0.137}
 """More, if they come from memory: in the first round."""
-ACROSS = {"written": 0.0456, "anew": 0.0452, "staged": 0.129}
+ACROSS = {"written": 0.0299, "anew": 0.104, "staged": 0.0409}
 """The relative cost, as a logarithm, of each operand that has no rows of whole vectors, where B is in row order."""
-ALONG = {"written": 0.0457, "anew": 0.0404, "staged": 0.122}
+ALONG = {"written": 0.0472, "anew": 0.00844, "staged": 0.106}
 """The same where B is contiguous along k."""
 
-START = 0.21
+ROUND = 1.38
+"""Microseconds of a round of CTAs."""
+START = 0.122
 """Microseconds of a launch."""
-MEMORY = 4534368
-"""Bytes that the memory gives in a microsecond."""
-L2 = 4239116
-"""Bytes that L2 gives in a microsecond."""
-UNEVEN = 1.03
-"""How far the time of memory and L2 grows with the most CTAs of an SM over the mean: the exponent of that ratio."""
-PARTS = 1.44
+L2 = 4183586
+"""Bytes that L2 gives and takes in a microsecond, if all SMs have as much to do."""
+PARTS = 1.59
 """Microseconds until a CTA knows that all parts of its tile have come."""
-ADDED = 85339
+ADDED = 69086
 """Bytes of partial sums that a CTA stores and adds up in a microsecond."""
-EXCHANGED = 3426880
+EXCHANGED = 3386952
 """Bytes of partial sums that all CTAs together store and load in a microsecond."""
 RATES = {
-    "written 128x256x8 64x64": 2.14,
-    "written 128x128x8 64x64": 1.73,
-    "written 64x128x8 64x64": 1.21,
-    "anew 128x128x8 64x32": 1.79,
-    "anew 64x128x8 64x32": 1.39,
-    "anew 64x64x8 64x64": 1.86,
-    "anew 64x64x8 32x32": 1.34,
-    "anew 64x64x16 64x32/2": 1.46,
-    "anew 64x64x16 32x32/2": 1.3,
-    "anew 64x32x32 64x32/4": 1.26,
-    "anew 32x64x32 32x64/4": 1.41,
-    "anew 32x32x32 32x32/4": 1.18,
-    "anew 32x32x64 32x32/8": 1.03,
-    "staged 64x64x32 64x32/4": 0.878,
-    "staged 64x64x32 32x32/2": 0.797,
-    "staged 48x128x32 48x64/2": 0.673,
-    "staged 32x64x32 32x64/4": 0.945,
-    "staged 32x32x64 32x32/8": 1.06,
-    "staged 32x32x32 32x32/4": 1.02,
-    "staged 24x64x64 24x64/4": 0.61,
-    "staged 16x128x32 16x128/4": 0.946,
-    "staged 16x64x64 16x64/4": 0.568,
-    "staged 8x128x64 8x128/4": 0.836,
-    "staged 8x64x64 8x64/4": 0.734,
+    "written 128x256x8 64x64": 2.49,
+    "written 128x128x8 64x64": 2.09,
+    "written 64x128x8 64x64": 1.05,
+    "anew 128x128x8 64x32": 1.97,
+    "anew 64x128x8 64x32": 1.6,
+    "anew 64x64x8 64x64": 1.94,
+    "anew 64x64x8 32x32": 1.24,
+    "anew 64x64x16 64x32/2": 1.44,
+    "anew 64x64x16 32x32/2": 1.23,
+    "anew 64x32x32 64x32/4": 1.19,
+    "anew 32x64x32 32x64/4": 1.36,
+    "anew 32x32x32 32x32/4": 0.989,
+    "anew 32x32x64 32x32/8": 1.04,
+    "staged 64x64x32 64x32/4": 1.22,
+    "staged 64x64x32 32x32/2": 0.808,
+    "staged 48x128x32 48x64/2": 0.734,
+    "staged 32x64x32 32x64/4": 0.931,
+    "staged 32x32x64 32x32/8": 0.806,
+    "staged 32x32x32 32x32/4": 0.668,
+    "staged 24x64x64 24x64/4": 0.605,
+    "staged 16x128x32 16x128/4": 0.823,
+    "staged 16x64x64 16x64/4": 0.474,
+    "staged 8x128x64 8x128/4": 0.704,
+    "staged 8x64x64 8x64/4": 0.299,
 }
 """Of the main loop of a candidate, relative to `CLOCK`."""
 
@@ -143,10 +139,10 @@ CANDIDATES = (
     _of("written", (128, 128, 8), (64, 64), 1, (2, 2, 2)),
     _of("written", (64, 128, 8), (64, 64), 1, (4, 4, 4)),
     _of("anew", (128, 128, 8), (64, 32), 1, (1, 1, 1)),
-    _of("anew", (64, 128, 8), (64, 32), 1, (3, 3, 2)),
+    _of("anew", (64, 128, 8), (64, 32), 1, (3, 3, 3)),
     _of("anew", (64, 64, 8), (64, 64), 1, (8, 8, 8)),
-    _of("anew", (64, 64, 8), (32, 32), 1, (4, 4, 4)),
-    _of("anew", (64, 64, 16), (64, 32), 2, (3, 3, 2)),
+    _of("anew", (64, 64, 8), (32, 32), 1, (5, 5, 4)),
+    _of("anew", (64, 64, 16), (64, 32), 2, (3, 3, 3)),
     _of("anew", (64, 64, 16), (32, 32), 2, (2, 2, 2)),
     _of("anew", (64, 32, 32), (64, 32), 4, (3, 3, 2)),
     _of("anew", (32, 64, 32), (32, 64), 4, (3, 3, 2)),
@@ -224,18 +220,17 @@ def _splits(product: Product, candidate: Candidate) -> Iterator[tuple[int, int]]
 
 
 class EstimateF32(NamedTuple):
-    """Microseconds that the model expects. Of `compute` (FFMAs, and waiting for their operands), `memory` and `l2` the
-    longest counts, and a little of the others. reduction: of parts of k."""
+    """Microseconds that the model expects. Of `compute` (FFMAs, and waiting for their operands) and `l2` the longer one
+    counts, and a little of the other. reduction: of parts of k."""
 
     launch: Any
     compute: Any
-    memory: Any
     l2: Any
     reduction: Any
 
     @property
     def total(self) -> Any:
-        return self.launch + (self.compute**5 + self.memory**5 + self.l2**5) ** 0.2 + self.reduction
+        return self.launch + (self.compute**5 + self.l2**5) ** 0.2 + self.reduction
 
 
 class Table(NamedTuple):
@@ -284,14 +279,13 @@ def estimate(product: Product, of: Table) -> EstimateF32:
     resident = _either(unaligned, of.unaligned, _either(along, of.along, of.across))
     slower = unaligned * _either(along, by_schedule(ALONG), by_schedule(ACROSS))
     rate = np.array(list(RATES.values()))[of.number] * np.exp(-slower)
-    once = batch * (m * k + k * n + m * n) * BYTES
     all_steps, tiles = -(-k // of.bk), product.tiles(of.bm, of.bn)
-    staged = tiles * (of.bm + of.bn) * of.bk * all_steps * BYTES
+    moved = (tiles * (of.bm + of.bn) * of.bk * all_steps + batch * m * n) * BYTES
     split = (tiles - of.whole) * of.parts
     ctas = of.whole + split
     slots = processors * resident
     step = (by_schedule(STEP) + by_schedule(FRESH) * np.minimum(1, slots / ctas)) / of.ahead
-    stall, each, fixed = 1 + by_schedule(STALL) / of.warps, by_schedule(EACH), by_schedule(ROUND)
+    stall, each = 1 + by_schedule(STALL) / of.warps, by_schedule(EACH)
 
     def rounds(ctas: Any, steps: Any) -> tuple[Any, Any]:
         """Of CTAs of so many steps along k; and the most that an SM has."""
@@ -301,18 +295,18 @@ def estimate(product: Product, of: Table) -> EstimateF32:
 
         def together(count: Any) -> Any:
             """`count` CTAs on each SM."""
-            return _either(count > 0, ((count * work) ** 4 + alone**4) ** 0.25 + fixed + each * count, 0.0)
+            return _either(count > 0, ((count * work) ** 4 + alone**4) ** 0.25 + ROUND + each * count, 0.0)
 
         return full * together(resident) + together(rest), full * resident + rest
 
     before, most_before = rounds(of.whole, all_steps)
     behind, most = rounds(split, -(-all_steps // of.parts))
     even = (of.whole * of.parts + split) / processors
-    uneven = ((most_before * of.parts + most) / even) ** UNEVEN
+    uneven = (most_before * of.parts + most) / even
     size = 2 * of.bm * of.bn * BYTES
     reduction = _either(of.parts > 1, PARTS + size / ADDED + split * size / EXCHANGED, 0.0)
     launch, compute = np.full(reduction.shape, START), before + behind
-    return EstimateF32(launch, compute, uneven * once / MEMORY, uneven * staged / L2, reduction)
+    return EstimateF32(launch, compute, uneven * moved / L2, reduction)
 
 
 def _either(condition: Any, yes: Any, no: Any) -> Any:
