@@ -104,6 +104,7 @@ def test_the_instruction() -> None:
     text = exchange.compile().ptx
     assert "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32" in text
     assert text.count("mapa.shared::cluster") >= 2
+    assert ".version 8.1\n" in text  # the target's own is 8.0
 
 
 def refused(kernel: Any, **consts: Any) -> str:
