@@ -128,7 +128,7 @@ def test_what_no_instruction_stores() -> None:
         grid(2, cluster=(2,))
         t = threads(32)
         full, room = shared((1,), u64), shared((32,), f32)
-        ptx.st_async(room, t, X[0, t], mbarrier=full, rank=0)
+        ptx.st_async(room, t, X[0, t], mbarrier=full, rank=0)  # pyright: ignore[reportArgumentType]
 
     assert "mbarrier= is a tile of u64 and an index" in refused(nowhere)
 
