@@ -186,8 +186,7 @@ def _up(number: int, unit: int) -> int:
 
 
 KIB = 1024
-# Shared memory, resident warps and blocks of an SM: guide, table. PTX: the version that brought the target and all
-# of its instructions that the language has (releases).
+# Shared memory, resident warps and blocks of an SM: guide, table. PTX: the version that brought the target (releases).
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
@@ -195,8 +194,8 @@ TARGETS: dict[str, Target] = {
         Target("sm_80", (8, 0), 70, 164 * KIB, 64, 32, frozenset()),
         Target("sm_86", (8, 6), 71, 100 * KIB, 48, 16, frozenset()),
         Target("sm_89", (8, 9), 78, 100 * KIB, 48, 24, _ADA),
-        Target("sm_90", (9, 0), 81, 228 * KIB, 64, 32, _HOPPER | {"multicast"}),
-        Target("sm_90a", (9, 0), 81, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
+        Target("sm_90", (9, 0), 78, 228 * KIB, 64, 32, _HOPPER | {"multicast"}),
+        Target("sm_90a", (9, 0), 80, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
         Target("sm_100a", (10, 0), 86, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "tcgen05"}),
         # It has multicast, too, but ptxas makes a call of a function of it.
         Target("sm_120a", (12, 0), 87, 100 * KIB, 48, 24, _HOPPER | {"setmaxnreg"}),

@@ -16,7 +16,7 @@ from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.nan_bits import canonicalize_nans
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import arith, ptx, tma
+from tiledsl.ir.ops import arith, mem, ptx, tma
 from tiledsl.ir.types import E4M3, E5M2
 
 INLINED_AT = 72
@@ -37,6 +37,8 @@ def _needed_ptx(op: Op) -> int:
             return 84
         case tma.MapLoad() if op.hint:
             return 74  # createpolicy
+        case mem.Send():
+            return 81  # st.async
         case _:
             return 0
 

@@ -410,8 +410,48 @@ kernel thread(%A: ptr<global, bf16>, %B: ptr<global, bf16>, %C: ptr<global, bf16
 """
 
 
+SEND = """\
+kernel send(%A: ptr<global, u32>, %C: ptr<global, u32>, %a: i32, %c: i32)
+  grid(2) threads(32) cluster(2, 1, 1) level(thread) index_bits(32) shared_bytes(136)
+  abi(pointer A u32 [2, 32], pointer C u32 [2, 32], stride A 0 i32, stride C 0 i32) {
+  %0 = arith.constant 0 : i32
+  %1 = arith.constant 1 : i32
+  %even = arith.constant 0 : u32
+  %tid = gpu.thread_id {axis = 0, dtype = i32} : i32
+  %first = arith.eq %tid, %0 : bool
+  %room = mem.shared_base {dtype = u32, offset = 0, bytes = 128, label = "room"} : ptr<shared, u32>
+  %full = mem.shared_base {dtype = u64, offset = 128, bytes = 8, label = "full"} : ptr<shared, u64>
+  control.if %first {
+    mbarrier.init %full {count = 1}
+    fence.mbarrier_init
+    mbarrier.expect_tx %full {bytes = 128}
+    control.yield
+  } else {
+    control.yield
+  }
+  cluster.arrive
+  cluster.wait
+  %rank = cluster.rank : i32
+  %other = arith.xor %rank, %1 : i32
+  %of_a = arith.mul %rank, %a : i32
+  %of_c = arith.mul %rank, %c : i32
+  %at_a = arith.add %of_a, %tid : i32
+  %at_c = arith.add %of_c, %tid : i32
+  %from = mem.offset %A, %at_a : ptr<global, u32>
+  %place = mem.offset %room, %tid : ptr<shared, u32>
+  %into = mem.offset %C, %at_c : ptr<global, u32>
+  %x = mem.load %from : u32
+  mem.send %place, %full, %other, %x
+  mbarrier.wait %full, %even
+  %y = mem.load %place : u32
+  mem.store %into, %y
+  control.return
+}
+"""
+
+
 def _thread_file() -> str:
-    """One product as `expand` would leave it; A goes out again as it came."""
+    """One product as `expand` would leave it; A goes out again as it came. And stores to another block."""
     text = HEADER.format(NAME, "TMA and wgmma at thread level.")
     dtype, extents, row = DTYPES["bf16"], {"A": (WGMMA_ROWS, 16), "B": (8, 16)}, find_wgmma("bf16", "bf16", "f32")
     assert row is not None
@@ -420,4 +460,7 @@ def _thread_file() -> str:
     lines += [f"; in {name}: bf16 {list(shape)} = random({ord(name)})" for name, shape in extents.items()]
     lines.append(argument_text("out", "C", dtype, a.shape, a))
     lines.append(argument_text("out", "D", DTYPES["f32"], (WGMMA_ROWS, 8), _product(row, a, b)))
-    return text + "\n" + "\n".join(lines) + "\n" + THREAD
+    u32, shape = DTYPES["u32"], (2, 32)
+    sent = ["; run: to the other block", f"; in A: u32 {list(shape)} = iota"]
+    sent.append(argument_text("out", "C", u32, shape, _iota(u32, shape)[::-1]))
+    return "\n".join([text, *lines, THREAD, *sent, SEND])

@@ -255,6 +255,23 @@ kernel k(%X: global<f32, [4, 32], unit=1, align=16>, %Y: global<f32, [4, 32], un
     np.testing.assert_array_equal(y, x[[1, 1, 2, 3]])
 
 
+def test_at_tile_level_copies_without_guard_stay_inside() -> None:
+    kernel = parse_kernel("""
+kernel k(%X: global<f32, [4, 32], unit=1, align=16>)
+  grid(1) threads(32) level(tile) {
+  %z = arith.constant 0 : index
+  %four = arith.constant 4 : index
+  %t = gpu.thread_id {axis = 0} : index
+  %s = tile.shared_alloc {type = shared<f32, [4, 32]>} : shared<f32, [4, 32]>
+  async.cp %s, %z, %t, %X, %four, %t {guard = false}
+  async.commit_group
+  async.wait_group {pending = 0}
+  control.return
+}""")
+    with pytest.raises(EmulatorError, match=r"async.cp at X\[4, 0\]"):
+        run(kernel, {"X": np.zeros((4, 32), np.float32)})
+
+
 STAGED = """
 kernel k(%X: global<f32, [N, 64], unit=1, align=16>, %Y: global<f32, [64], unit=0, align=16>)
   grid(1) threads(64) level(tile) {{

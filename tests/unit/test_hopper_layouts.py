@@ -168,6 +168,9 @@ def test_the_largest_value_of_an_index() -> None:
     assert most(b.scalar("sub", lane, number(1))) is None
     assert most(number(-1)) is None
     assert most(b.value(arith.Cast(lane, to=I32))) == 31
+    few = b.scalar("lt", lane, number(4))
+    assert most(b.select(few, lane, number(0))) == 3
+    assert most(b.select(few, number(0), lane)) == 31
 
 
 # -- what a kernel says of clusters and tensor maps -----------------------------------------------------

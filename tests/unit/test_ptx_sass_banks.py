@@ -94,3 +94,7 @@ def test_serpentine_reads_fewer_registers_than_rows(loop: SassReport) -> None:
     assert sum(back_and_forth.bank_reads) < sum(loop.banks.bank_reads)
     assert back_and_forth.reuse_rate > 0.32 > loop.banks.reuse_rate
     assert back_and_forth.conflicts == 0
+
+
+def test_an_empty_slot_is_never_served() -> None:
+    assert served([Fma((5,), (1, None, 2))], loop=False) == [NONE]

@@ -244,17 +244,15 @@ def hopper_fastest(
                     first = t.part * x.shape[1]
                 if GATHER:
                     if mine:
-                        pieces = x.shape[1] // PIECE_WIDTH
                         bring_slice(x, t, SPLIT, many, sums, done, found[r.index, :])
-                        for piece in range(pieces):
+                        for piece in range(x.shape[1] // PIECE_WIDTH):
                             if is_own(piece, found[r.index, :], many):
                                 some, at = add_up(x, t, SPLIT, many, sums, piece), first + piece * PIECE_WIDTH
                                 store_columns(
                                     some, at, C, t, room, r.index, INSTANCES, alpha, beta, bias,
                                     EXCHANGED, ADD_C, EPILOGUE,
                                 )  # fmt: skip
-                        if warp_id() % (8 // INSTANCES) == 0 and lane_id() == 0:
-                            leave_slice(t, SPLIT, many, pieces, done, found[r.index, :])
+                        leave_slice(x, t, SPLIT, many, done, found[r.index, :])
                 elif mine:
                     store_columns(
                         x, first, C, t, room, r.index, INSTANCES, alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE

@@ -285,12 +285,12 @@ def add_up(
 
 
 @tile_function
-def leave_slice(t: Any, parts: int, groups: index, pieces: int, done: Any, found: View[u32]):
-    """A CTA that has added up its pieces; of the last one, the word of the slice is zero again."""
+def leave_slice(x: Fragment[Any], t: Any, parts: int, groups: index, done: Any, found: View[u32]):
+    """A CTA that has added up its pieces of x; of the last one, the word of the slice is zero again."""
     assert done is not None
-    if found[0] != NOBODY:
+    if warp_id() % (x.layout.threads // 32) == 0 and lane_id() == 0 and found[0] != NOBODY:
         number, staying = t.number * parts + t.part, u32(0)
-        for rank in unroll(pieces):
+        for rank in unroll(x.shape[1] // PIECE_WIDTH):
             staying = staying + u32(index(rank) < groups and (found[1] // GONE >> rank) % 2 == 0)
         if done.atomic_add(number, LEFT) // LEFT + 1 == staying:
             done.atomic_store(number, 0)
