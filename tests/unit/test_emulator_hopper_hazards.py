@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from emulator_rings import CHECKED, CLUSTER, RING, kernel_of, operands, pieces_of, run_ring
 
+from tiledsl import Global, const, f32, grid, ptx, threads, tile_kernel, warp_id
 from tiledsl.backends.emulator import Options, run
+from tiledsl.dims import N
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
@@ -236,6 +238,29 @@ def test_wgmma_takes_whole_warpgroups() -> None:
 def test_registers_are_taken_in_the_right_direction(registers: int, increase: str) -> None:
     with pytest.raises(EmulatorError, match="but the launch gives them 168"):
         check(f"gpu.setmaxnreg {{registers = {registers}, increase = {increase}}}", threads=384)
+
+
+@tile_kernel(arch="sm_90a")
+def taken(X: Global[f32, N], *, RELEASED: const = 24):
+    """Two warpgroups take what the first one has released."""
+    b = grid(2)
+    t = threads(384)
+    if warp_id() >= 4:
+        ptx.setmaxnreg(240, increase=True)
+    elif RELEASED < 168:
+        ptx.setmaxnreg(RELEASED, increase=False)
+    X.put(b * 384 + t, f32(1))
+
+
+def test_registers_come_from_other_warps() -> None:
+    taken.check(np.zeros(768, np.float32))
+
+
+@pytest.mark.parametrize(("released", "spare"), [(168, 0), (32, 544)])
+def test_registers_that_nobody_releases(released: int, spare: int) -> None:
+    message = f"(?s)deadlock.*240 registers a thread: 8 warps need 576 more, .* have released {spare}\n"
+    with pytest.raises(HazardError, match=message):
+        taken.check(np.zeros(768, np.float32), RELEASED=released)
 
 
 # -- TMA -------------------------------------------------------------------------------------------

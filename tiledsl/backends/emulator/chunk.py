@@ -17,6 +17,7 @@ from tiledsl.backends.emulator.positions import Clusters, Positions
 from tiledsl.backends.emulator.spans import SharedMemory, SharedTile, Span
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.ops.barriers import registers_at_launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,9 @@ class Launch:
 class Chunk:
     """Blocks `first` ... `first + count - 1`. `copies`: what is in flight to their shared `memory`. `ended`:
     how many warps of each block have. `arrived`, `rounds`: at barriers of the block, [blocks]: warps that have arrived
-    at the current one, and how many have ended."""
+    at the current one, and how many have ended. `registers` [blocks, warps]: of a thread of each warp; `spare`
+    [blocks]: those that warps have released, for one thread of each.
+    """
 
     def __init__(self, run: Launch, first: int, count: int) -> None:
         self.run, self.first, self.count = run, first, count
@@ -45,6 +48,8 @@ class Chunk:
         self.watched = bool(hooks)
         self.hook = hook = hooks[0] if len(hooks) == 1 else Several(hooks)
         self.ended, self.arrived, self.rounds = (np.zeros(count, np.int64) for _ in range(3))
+        self.registers = np.full((count, self.warps), registers_at_launch(run.kernel), np.int64)
+        self.spare = np.zeros(count, np.int64)
         self.memory = SharedMemory(first, count, run.launch.shared_bytes)
         self.clusters = Clusters(run.launch, first, count)
         self.mbarriers = Mbarriers(first, count, self.memory.pitch, hook)

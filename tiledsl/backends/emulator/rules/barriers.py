@@ -248,7 +248,7 @@ def elect(c: Cohort, op: barriers.Elect) -> Any:
 
 @rule(barriers.SetMaxNReg)
 def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
-    """Only checked. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""
+    """Checked here; what it does follows. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""
     require_whole_warps(c, op)
     given = barriers.registers_at_launch(c.chunk.run.kernel)
     if op.increase != (op.registers >= given) and op.registers != given:
@@ -257,3 +257,35 @@ def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
             f"setmaxnreg lets warps {does}, to {op.registers} registers a thread, but the launch gives them {given}"
         )
         raise EmulatorError(message, op.loc, f"{fix}, or turn the direction round")
+
+
+@condition(barriers.SetMaxNReg)
+class _RegistersToTake(Condition):
+    """Warps take registers that others of the block have released; they are counted for one thread of each warp."""
+
+    after = True
+
+    def ready(self, c: Cohort, op: Any, *values: Any) -> Bools:
+        enough = np.ones(c.shape[0], np.bool_)
+        if op.increase:
+            rows, _, more = self.more(c, op)
+            blocks, at = np.unique(c.blocks - c.chunk.first, return_inverse=True)
+            enough = (np.bincount(np.searchsorted(blocks, rows), more) <= c.chunk.spare[blocks])[at]
+        return np.broadcast_to(enough[:, None], c.shape[:2])
+
+    def passed(self, c: Cohort, op: Any, *values: Any) -> None:
+        rows, warps, more = self.more(c, op)
+        c.chunk.registers[rows, warps] += more
+        np.subtract.at(c.chunk.spare, rows, more)
+
+    def missing(self, c: Cohort, op: Any, *values: Any) -> str:
+        rows, _, more = self.more(c, op)
+        wanted, spare = more[rows == rows[0]], c.chunk.spare[rows[0]]
+        has = f"{op.registers} registers a thread: {len(wanted)} warps need {wanted.sum()} more"
+        return f"{has}, for one thread of each, and others of the block have released {spare}"
+
+    def more(self, c: Cohort, op: Any) -> tuple[Ints, Ints, Ints]:
+        """The row of each warp, its number, and how many registers more a thread of it gets."""
+        blocks, warps, _ = c.active_warps()
+        rows = blocks - c.chunk.first
+        return rows, warps, op.registers - c.chunk.registers[rows, warps]
