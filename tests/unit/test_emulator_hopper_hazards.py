@@ -228,6 +228,16 @@ def test_an_accumulator_is_nobodys_before_its_wait() -> None:
         run_ring(kernel)
 
 
+def test_a_first_product_that_adds_is_wrong() -> None:
+    """It adds to registers that nobody has written."""
+    always = [
+        ("wgmma.mma %sum, %some", "wgmma.mma %sum, %yes"),
+        ("  %t = ", "  %yes = arith.constant true : bool\n  %t = "),
+    ]
+    with pytest.raises(AssertionError, match="nan"):
+        run_ring(kernel_of(RING, replaced=always))
+
+
 def test_wgmma_takes_whole_warpgroups() -> None:
     changes = [("arith.constant 4 : i32", "arith.constant 5 : i32"), ("role = (4, 4)", "role = (5, 3)")]
     with pytest.raises(HazardError, match=r"(?s)warps 5, 6, 7 wait .* for the other warps of the warpgroup"):

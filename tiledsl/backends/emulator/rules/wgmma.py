@@ -33,7 +33,7 @@ from tiledsl.ir import tensor_core
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import wgmma
 from tiledsl.ir.semantics import Array, numpy_dtype
-from tiledsl.ir.types import DTYPES
+from tiledsl.ir.types import DTYPES, DType
 from tiledsl.layout.fragments import of_warpgroups
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import CHUNK, ROWS, row_major
@@ -86,8 +86,7 @@ class _Warpgroups:
 
 @rule(wgmma.Begin)
 def begin(c: Cohort, op: wgmma.Begin) -> tuple[Any, ...]:
-    zero = np.zeros((), numpy_dtype(op.type.fragment.dtype))
-    return (zero,) * op.type.fragment.size
+    return (_anything(op.type.fragment.dtype),) * op.type.fragment.size
 
 
 @rule(wgmma.Mma)
@@ -127,9 +126,13 @@ def _read_tile(
 
 @rule(wgmma.Registers)
 def undefined(c: Cohort, op: wgmma.Registers) -> Any:
-    """Of any content; zeros here."""
-    zero = np.zeros((), numpy_dtype(op.dtype))
-    return (zero,) * op.count if op.count > 1 else zero
+    return (_anything(op.dtype),) * op.count if op.count > 1 else _anything(op.dtype)
+
+
+def _anything(dtype: DType) -> Any:
+    """What nobody has written: a NaN, two of f16 in a word, a large number of integers. A product that adds to it is
+    wrong."""
+    return np.array(np.nan if dtype.is_float else 0x7FFF7FFF, numpy_dtype(dtype))
 
 
 @rule(wgmma.Descriptor)
