@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     jobs = list(jobs_of(args.families, args.seed, args.count, args.layouts, args.variants))
     print(f"{len(jobs)} shapes, {sum(len(job.variants) for job in jobs)} variants", flush=True)
     try:
-        if args.build:
+        if args.build or (args.kernels and not Path(args.kernels).exists()):
             Carried(args.kernels).begin()
         failed = _build(jobs, args.kernels, args.processes)
         print(f"built after {time.perf_counter() - start:.1f} s; {failed} variants failed", flush=True)
