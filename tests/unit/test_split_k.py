@@ -1,4 +1,4 @@
-"""k in parts: the clusters that share a tile deal out its pieces, also those of CTAs that did not wait for all."""
+"""k in parts: the clusters that share a tile distribute its pieces, also those of CTAs that did not wait for all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stores(Hook):
         (Variant((128, 128, 1), parts=1, groups=12), (128, 128, 1024), 4, True),  # more than CTAs
     ],
 )
-def test_pieces_are_dealt_out(variant: Variant, size: tuple[int, int, int], owners: int, gone: bool) -> None:
+def test_pieces_are_distributed(variant: Variant, size: tuple[int, int, int], owners: int, gone: bool) -> None:
     (m, n, k), (rows, columns, instances), stores = size, variant.tile, Stores()
     rng = np.random.default_rng(k)
     A, B = (rng.integers(-3, 4, shape).astype(BF16) for shape in ((1, m, k), (1, n, k)))

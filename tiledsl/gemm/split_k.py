@@ -133,7 +133,7 @@ def part_item(
 @unwrapped
 def _of_gpc(i: Any, count: Any, wave: Any) -> Any:
     """A permutation of each `wave` of `count` items for which those of clusters in one GPC are neighbours: the clusters
-    of a grid are dealt out to the GPCs in turn."""
+    of a grid are distributed to the GPCs in turn."""
     first = i // wave * wave
     within, items = i - first, min(wave, count - first)
     gpc, size, more = within % GPCS, items // GPCS, items % GPCS
@@ -257,8 +257,8 @@ def bring_slice(
 
 @tile_function
 def is_own(piece: index | int, found: View[u32], groups: index) -> boolean:
-    """Whether a piece is this CTA's: pieces are dealt out to the groups, the last to come first; it also has those of
-    CTAs that are gone. found: of `bring_slice`."""
+    """Whether a piece is this CTA's: pieces are distributed to the groups, the last to come first; that one
+    also has those of CTAs that are gone. found: of `bring_slice`."""
     owner, rank, word = u32(piece % groups), found[0], found[1]
     return owner == rank or (rank == 0 and (word // GONE >> owner) % 2 == 1)
 
