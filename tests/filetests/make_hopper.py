@@ -279,7 +279,7 @@ def _send_kernel(dtype: DType, vec: int) -> str:
         "%at = arith.mul %tid, %vec : index",
         *_once(f"mbarrier.expect_tx %bars, %0 {{bytes = {32 * vec * dtype.bytes}}}"),
         f"%x = tile.load %A, %row, %at {{vec = {vec}}} : {dtype if vec == 1 else f'fragment<{dtype}, [{vec}]>'}",
-        f"async.send %S, %at, %x, %bars, %0, %other {{vec = {vec}}}",
+        f"async.send %S, %at, %bars, %0, %other, %x {{vec = {vec}}}",
         "mbarrier.wait %bars, %0, %even",
         f"tile.copy %S, %0, %C, %row, %0 {{shape = ({32 * vec},), {axes}, vec = {dtype.bytes}}}",
     ]

@@ -152,16 +152,14 @@ def test_right_and_without_hazards(name: str) -> None:
     )
     unaligned = tuple(min(s for s in X.strides[1:] if s > 2) % 16 > 0 for X in (A, B))
     consts = apart_consts(variant, k, (unaligned[0], unaligned[1])) | {"EARLY": True, "EPILOGUE": add_bias}
-    rows, columns, _ = variant.tile
     operands = (A, B, C)
     if variant.exchanged:
         operands = tuple(X.swapaxes(1, 2) for X in (B, A, C))
         consts["EXCHANGED"] = True
     room: dict[str, Any] = {}
     if variant.parts:
-        slices = variant.parts * variant.tiles(m, n)
-        held = 256 // variant.tile[2] * 4
-        room = {"sums": np.full((slices * variant.groups, rows * columns // held, held), np.nan, np.float32)}
+        sums, slices = variant.workspace(variant.tiles(m, n))
+        room = {"sums": np.full(sums, np.nan, np.float32)}
         room |= {"done": np.zeros(slices, np.uint32), "groups": variant.groups}
     hopper_fastest.check(*operands, bias=bias, **room, **consts)
     assert (expected == C).all()

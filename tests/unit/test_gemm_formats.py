@@ -307,9 +307,8 @@ def test_right_and_without_hazards(name: str) -> None:
         operands = tuple(X.swapaxes(1, 2) for X in (B, A, C))
     room: dict[str, Any] = {}
     if variant.parts:
-        rows, columns, instances = variant.tile
-        slices, held = variant.parts * variant.tiles(m, n), 256 // instances * 4
-        sums = np.full((slices * variant.groups, rows * columns // held, held), np.nan, np.float32)
+        shape, slices = variant.workspace(variant.tiles(m, n))
+        sums = np.full(shape, np.nan, np.float32)
         room = {"sums": sums, "done": np.zeros(slices, np.uint32), "groups": variant.groups}
     hopper_fastest.check(*operands, **room, **consts)
     assert equal(C, expected)

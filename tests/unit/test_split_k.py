@@ -12,7 +12,6 @@ import pytest
 from tiledsl.backends.emulator import Access, Hook
 from tiledsl.gemm.choice import Variant
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.split_k import slice_width
 
 BF16: Any = ml_dtypes.bfloat16
 
@@ -39,13 +38,11 @@ class Stores(Hook):
     ],
 )
 def test_pieces_are_distributed(variant: Variant, size: tuple[int, int, int], owners: int, gone: bool) -> None:
-    (m, n, k), (rows, columns, instances), stores = size, variant.tile, Stores()
-    rng = np.random.default_rng(k)
+    (m, n, k), stores = size, Stores()
+    rng, (sums, count) = np.random.default_rng(k), variant.workspace(variant.tiles(m, n))
     A, B = (rng.integers(-3, 4, shape).astype(BF16) for shape in ((1, m, k), (1, n, k)))
-    C, done = np.full((1, m, n), np.nan, np.float32), np.zeros(variant.parts * variant.tiles(m, n), np.uint32)
-    held = 256 // instances * 4
-    elements = rows * slice_width(variant.parts, columns)
-    room = {"sums": np.full((len(done) * variant.groups, elements // held, held), np.nan, np.float32), "done": done}
+    C, done = np.full((1, m, n), np.nan, np.float32), np.zeros(count, np.uint32)
+    room = {"sums": np.full(sums, np.nan, np.float32), "done": done}
     kernel: Any = hopper_fastest
     consts = {"groups": variant.groups, **variant.consts(k, 4)}
     kernel._emulated((A, B.swapaxes(1, 2), C), room | consts, checks=True, hooks=(stores,))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
+from tiledsl.gemm.split_k import PIECE_WIDTH, QUAD, slice_width
 from tiledsl.ir.types import DTYPES
 from tiledsl.lang import cdiv
 
@@ -159,6 +159,12 @@ class Variant(NamedTuple):
         rows, columns, _ = self.tile
         return 4 * (self.parts - 1) * rows * slice_width(self.parts, columns) if self.parts > 1 else 0
 
+    def workspace(self, tiles: int) -> tuple[tuple[int, int, int], int]:
+        """Shape of `sums`, and length of `done`, for so many tiles."""
+        rows, columns, instances = self.tile
+        slices, held = self.parts * tiles, 256 // instances * QUAD
+        return (slices * self.groups, rows * slice_width(self.parts, columns) // held, held), slices
+
     @property
     def registers(self) -> int:
         """Of accumulators, in each thread."""
@@ -182,7 +188,7 @@ class Table(NamedTuple):
 
     rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
-    is not split. cluster, peers: tiles of a cluster; clustered: it has several. split: k is split. ctas: of a cluster.
+    is not split. cluster, peers: tiles of a cluster; clustered: it has several. ctas: of a cluster.
     doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of PIECE_WIDTH
     columns that a CTA adds up. by_columns: the result is written so. breaks: within lines of the result, relative to
     tiles of 128 columns. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
@@ -204,7 +210,6 @@ class Table(NamedTuple):
     cluster: Numbers
     peers: Numbers
     clustered: Numbers
-    split: Numbers
     ctas: Numbers
     doublings: Numbers
     sent: Numbers
@@ -224,7 +229,7 @@ class Table(NamedTuple):
 def table_of(variants: Sequence[Variant]) -> Table:
     """Flags that choose, and numbers that are indices, are of such dtypes; others are f64."""
     t = Table(*np.array([_row(v) for v in variants], float).reshape(-1, len(Table._fields)).T.copy())
-    flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "split", "by_columns")}
+    flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "by_columns")}
     return t._replace(**flags, peers=t.peers.astype(int), ctas=t.ctas.astype(int))
 
 
@@ -242,7 +247,7 @@ def _row(v: Variant) -> tuple[float, ...]:
     stored = 0 if v.parts else rows * columns / piece_width(columns, 2, v.registers)
     pieces = slice_width(parts, columns) // PIECE_WIDTH if v.parts else 0
     sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
-    more = rows * columns, cluster, cluster, cluster > 1, v.parts > 0, cluster * parts, *sums
+    more = rows * columns, cluster, cluster, cluster > 1, cluster * parts, *sums
     written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
     return *shape, v.loaded, v.loaded > columns, stored, *more, *written, *of, *above
 

@@ -195,11 +195,11 @@ def hopper_fastest(
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    most = 192 if apart else 232 if SPLIT else 240
+    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT else (24, 240)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    with role("load", registers=40 if SPLIT and not apart else 24, threads=1):
+    with role("load", registers=loading, threads=1):
         for t in work:
             for k in t.k:
                 if apart:
@@ -221,7 +221,7 @@ def hopper_fastest(
                     if parts_b > 1:
                         with of_b.use() as s, right.fill() as to:
                             in_order(s.b, to.b, B)
-    with role("math", warpgroups=2 // INSTANCES, registers=most, instances=INSTANCES) as r:
+    with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
         for t in work:
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))

@@ -19,7 +19,6 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.split_k import QUAD, slice_width
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
@@ -192,8 +191,5 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     if chosen.groups == 1:
         return plan
-    rows, columns, instances = chosen.tile
-    parts = chosen.parts * batch * chosen.tiles(m, n)
-    held = 256 // instances * QUAD
-    sums = (parts * chosen.groups, rows * slice_width(chosen.parts, columns) // held, held)
-    return plan._replace(sums=sums, done=parts, groups=chosen.groups)
+    sums, done = chosen.workspace(batch * chosen.tiles(m, n))
+    return plan._replace(sums=sums, done=done, groups=chosen.groups)

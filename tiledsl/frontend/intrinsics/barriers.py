@@ -9,13 +9,13 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
-from tiledsl.frontend.intrinsics.memory import place_and_values
+from tiledsl.frontend.intrinsics.memory import place_and_values, stored_vector
 from tiledsl.frontend.intrinsics.roles import group_barrier
-from tiledsl.frontend.memory import is_vector, vector_length
+from tiledsl.frontend.memory import is_vector
 from tiledsl.frontend.views import located, memory_type
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.declare import MOST_INT
-from tiledsl.ir.ops import async_copy, barriers, gpu, tile, tma, wgmma
+from tiledsl.ir.ops import async_copy, barriers, gpu, tma, wgmma
 from tiledsl.ir.types import I32, U32, U64, SharedType
 
 _ONE_OP: dict[Any, type[Op]] = {
@@ -121,15 +121,12 @@ def _st_async(call: Call) -> None:
     if dtype.bytes not in async_copy.SENT_ELEMENTS or size not in async_copy.CP_BYTES:
         fix = "4, 8 or 16 bytes at once, of elements of 4 or 8; pack others into such by bitcast()"
         raise call.error(f"{call.what} of {size} bytes, {count} {dtype}", fix)
-    if is_vector(value) and value.type.dtype != dtype:
-        raise call.error(f"a fragment of {value.type.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
-    vector_length(call.frame, call.node, memory, size)
-    if not is_vector(value):
+    if is_vector(value):
+        value = stored_vector(call, memory, value)
+    else:
         value = as_value(value, dtype, call.frame, call.node, "the value")
-    elif count == 1:
-        value = call.builder.value(tile.Extract(value, at=(0,)))
     base, place = located(call.frame, call.node, memory, at)
-    call.builder.add(async_copy.Send(base, *place, value, *mbarrier_given(call), call.value("rank", I32), vec=count))
+    call.builder.add(async_copy.Send(base, *place, *mbarrier_given(call), call.value("rank", I32), value, vec=count))
 
 
 # -- the others ------------------------------------------------------------------------------------

@@ -178,13 +178,17 @@ def _store(call: Call, op: type[tile.Store], name: str) -> None:
     if found.gathered or not is_vector(value):
         found.each(op, found.values(value, dtype, "value"), gathered=found.gathered)
         return
-    if value.type.dtype != dtype:
-        raise call.error(f"a fragment of {value.type.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
-    count = value.type.size
-    vector_length(call.frame, call.node, call["self"], count * dtype.bytes)
-    if count == 1:
-        value = call.builder.value(tile.Extract(value, at=(0,)))
-    found.each(op, [value], vec=count)
+    found.each(op, [stored_vector(call, call["self"], value)], vec=value.type.size)
+
+
+def stored_vector(call: Call, memory: Any, value: Value) -> Value:
+    """A 1-D fragment as an op stores it at once: of one element, that element."""
+    type_, dtype = value.type, memory_type(memory).dtype
+    assert isinstance(type_, FragmentType)
+    if type_.dtype != dtype:
+        raise call.error(f"a fragment of {type_.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
+    vector_length(call.frame, call.node, memory, type_.size * dtype.bytes)
+    return call.builder.value(tile.Extract(value, at=(0,))) if type_.size == 1 else value
 
 
 # -- conversions -----------------------------------------------------------------------------------

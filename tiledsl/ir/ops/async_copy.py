@@ -90,29 +90,25 @@ class Send(tile.Access):
     """This thread stores to the shared memory of a block of its cluster: `vec` elements, 4, 8 or 16 bytes, at the place
     that the tile and its indices name in every block. They count at that block's mbarrier.
 
-    Operands: the tile, its indices, the value, a tile of mbarriers and its indices, the rank of the block, an i32. (PTX
-    ISA: st.async.)
+    Operands: the tile, its indices, a tile of mbarriers and its indices, the rank of the block, an i32, and the value.
+    (PTX ISA: st.async.)
     """
 
     name = "async.send"
     touches = (writes("memory", done="mbarrier"), writes("mbarrier", atomic="cluster"))
     features = ("cluster",)
     called = "ptx.st_async()"
-    parts = ("memory", "indices", "value", "mbarrier", "rank")
-    rank = operand(-1, I32)
-
-    @property
-    def value(self) -> Value:
-        return self.operands[1 + self.memory_type.rank]
+    parts = ("memory", "indices", "mbarrier", "rank", "value")
+    rank, value = operand(-2, I32), operand(-1)
 
     @property
     def mbarrier(self) -> list[Value]:
         """The tile of mbarriers and its indices."""
-        return self.operands[2 + self.memory_type.rank : -1]
+        return self.operands[1 + self.memory_type.rank : -2]
 
     def verify(self) -> None:
         type_ = self.expect(self.memory.type, SharedType)
-        self.require(len(self.operands) > 3 + type_.rank, f"takes {type_.rank} indices, a value, an mbarrier, a rank")
+        self.require(len(self.operands) > 3 + type_.rank, f"takes {type_.rank} indices, an mbarrier, a rank, a value")
         self.require_indices(self.indices, type_.rank)
         self.require(self.value.type == self.value_type, f"{self.value.type} where {self.value_type} is stored")
         size = self.vec * type_.dtype.bytes

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Value
-from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
+from tiledsl.ir.ops import async_copy, barriers, gpu, mem, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType
@@ -22,6 +22,7 @@ from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.lower.addresses import pointer_to
 from tiledsl.passes.lower.expander import Expander, Rule
+from tiledsl.passes.lower.within import vector
 
 UNUSED_LEADING = 16
 """The leading byte offset where an operand is one panel along k: the hardware takes it for 1. (PTX ISA: wgmma.)"""
@@ -37,6 +38,11 @@ def _mbarrier(x: Expander, op: barriers.MbarrierOp) -> None:
 def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
     memory, *indices = place
     return x.address(op, memory, indices, (1,) * len(indices))
+
+
+def _send(x: Expander, op: async_copy.Send) -> None:
+    to = x.address(op, op.memory, op.indices, vector(op.memory_type, op.vec))
+    x.b.add(mem.Send(to, _barrier_at(x, op, op.mbarrier), x.one(op.rank), *x.mapping[op.value], vec=op.vec))
 
 
 # -- tensor memory access --------------------------------------------------------------------------
@@ -223,6 +229,7 @@ def _held_until(op: wgmma.Wait) -> list[Value]:
 
 HOPPER_RULES: dict[type[Op], Rule] = {
     **dict.fromkeys(barriers.MbarrierOp.__subclasses__(), _mbarrier),
+    async_copy.Send: _send,
     tma.Load: _box,
     tma.Store: _box,
     tma.Prefetch: _prefetch,

@@ -136,13 +136,6 @@ def _cp(x: Expander, op: async_copy.Cp) -> None:
     x.b.add(mem.CpAsync(to, at, *count, bytes=size))
 
 
-def _send(x: Expander, op: async_copy.Send) -> None:
-    to = x.address(op, op.memory, op.indices, vector(op.memory_type, op.vec))
-    barriers, *at = op.mbarrier
-    mbarrier = x.address(op, barriers, at, (1,) * len(at))
-    x.b.add(mem.Send(to, mbarrier, x.one(op.rank), *x.mapping[op.value], vec=op.vec))
-
-
 def _all_or_none(x: Expander, op: async_copy.Cp, size: int) -> Value:
     """How many bytes to read. What the innermost loop does not change is taken into the limit of what it does: one
     comparison is left in it."""
@@ -176,6 +169,5 @@ MEMORY_RULES: dict[type[Op], Rule] = {
     tile.Store: _store,
     tile.Put: _put,
     async_copy.Cp: _cp,
-    async_copy.Send: _send,
     **dict.fromkeys((OPS[f"tile.atomic_{row}"] for row in ATOMICS), _atomic),
 }

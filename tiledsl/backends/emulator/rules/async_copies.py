@@ -5,14 +5,13 @@ What is sent to another block arrives when its mbarrier is waited for, at both l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.async_copies import Transfer
-from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.mbarriers import ENTRY
 from tiledsl.backends.emulator.memory import access_index, checked, name_threads
@@ -23,7 +22,6 @@ from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.rules.tile import copy
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
-from tiledsl.ir.core import Op
 from tiledsl.ir.ops import async_copy, mem, tma
 
 TOKEN = np.zeros((), np.bool_)
@@ -110,23 +108,12 @@ def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> 
 # -- to another block ------------------------------------------------------------------------------
 
 
-@rule(async_copy.Send)
-def send_from_tile_level(c: Cohort, op: async_copy.Send, *operands: Any) -> None:
-    span, address, (value, *rest) = located(c, op, 0, operands, op.vec)
-    barriers, counts, (rank,) = located(c, op, 2 + op.memory_type.rank, rest)
-    _send(c, op, span, address, barriers, counts, rank, value if op.vec > 1 else (value,))
-
-
-@rule(mem.Send)
-def send(c: Cohort, op: mem.Send, address: Any, mbarrier: Any, rank: Any, *values: Any) -> None:
-    span, barriers = span_of(c, op, address), span_of(c, op, mbarrier, 1)
-    _send(c, op, span, np.asarray(address, np.int64), barriers, np.asarray(mbarrier, np.int64), rank, values)
-
-
-def _send(
-    c: Cohort, op: Op, span: Span, address: Ints, barriers: Span, counts: Ints, rank: Any, values: Sequence[Any]
-) -> None:
+@rule(async_copy.Send, mem.Send)
+def send(c: Cohort, op: async_copy.Send | mem.Send, *operands: Any) -> None:
     """(PTX ISA: st.async; both addresses are aligned to what is there.)"""
+    span, address, rest = located(c, op, 0, operands, op.vec)
+    barriers, counts, (rank, *values) = located(c, op, len(operands) - len(rest), rest)
+    values = values[0] if is_fragment(values[0]) else values
     lanes, dtype = c.active(), span.elements.dtype
     width = len(values) * dtype.itemsize
     address = checked(c, op, span, address, width, width)
