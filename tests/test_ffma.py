@@ -54,9 +54,9 @@ def _in_parts(A: Any, B: Any, C: Any, parts: int, whole: int = 0, **consts: Any)
     """The counters afterwards. The workspace of the sums holds NaN: whatever is added has been written."""
     bm, bn = consts.get("BM", 128), consts.get("BN", 128)
     tiles = len(C) * -(-C.shape[1] // bm) * -(-C.shape[2] // bn)
-    sums = np.full((tiles * parts, bm * bn), np.nan, np.float32)
+    sums = np.full((parts, tiles, bm * bn), np.nan, np.float32)
     done = np.zeros(tiles, np.uint32)
-    fastest.check(A, B, C, sums=sums, done=done, parts=parts, whole=whole, SPLIT=True, **consts)
+    fastest.check(A, B, C, sums=sums, done=done, whole=whole, **{"GATHER": parts, **consts})
     return done
 
 
@@ -112,14 +112,14 @@ def test_a_bias_and_an_epilogue_function(consts: dict[str, Any], stored: str) ->
 
 
 @pytest.mark.parametrize("consts", KINDS)
-@pytest.mark.parametrize(("parts", "whole", "piece"), [(2, 0, 2), (5, 1, 1), (9, 2, 2)])
-def test_k_in_parts(consts: dict[str, Any], parts: int, whole: int, piece: int) -> None:
+@pytest.mark.parametrize(("parts", "whole", "gather"), [(2, 0, 2), (5, 1, 3), (9, 2, 16)])
+def test_k_in_parts(consts: dict[str, Any], parts: int, whole: int, gather: int) -> None:
     """All tiles or the last ones; the bits do not depend on the workspaces, and the counters are ready again."""
     A, B, C = _batches(2, 40, 36, 300)
-    done = _in_parts(A, B, C, parts, whole, PIECE=piece, **consts)
+    done = _in_parts(A, B, C, parts, whole, GATHER=gather, **consts)
     assert _right(A, B, C) and not done.any()
     again = np.full_like(C, np.nan)
-    _in_parts(A, B, again, parts, whole, PIECE=piece, **consts)
+    _in_parts(A, B, again, parts, whole, GATHER=gather, **consts)
     assert np.array_equal(C, again)
 
 
@@ -135,26 +135,25 @@ def test_parts_are_scaled_once(consts: dict[str, Any]) -> None:
     """alpha and beta apply to the sum; with alpha = 0, A and B are not read."""
     A, B, C = _batches(1, 33, 36, 200)
     C[...] = 3.0
-    sums, done = np.empty((8 * 4, 128 * 128), np.float32), np.zeros(64, np.uint32)
-    given: dict[str, Any] = {"sums": sums[:, : 32 * 32] if consts else sums, "done": done, "parts": 3}
-    given["sums"] = np.ascontiguousarray(given["sums"])
-    fastest(A, B, C, 2.0, -1.0, device="emulator", SPLIT=True, **given, **consts)
+    done = np.zeros(4, np.uint32)
+    given = {"sums": np.empty((3, 4, 32 * 32 if consts else 128 * 128), np.float32), "done": done, "GATHER": 3}
+    fastest(A, B, C, 2.0, -1.0, device="emulator", **given, **consts)
     assert _right(A, B, C, -3.0, 2.0)
     A[...], B[...], C[...] = np.nan, np.nan, 3.0
-    fastest(A, B, C, 0.0, 2.0, device="emulator", SPLIT=True, **given, **consts)
+    fastest(A, B, C, 0.0, 2.0, device="emulator", **given, **consts)
     assert np.array_equal(C, np.full_like(C, 6.0)) and not done.any()
 
 
 @pytest.mark.parametrize("consts", [ANEW, STAGED])
 def test_indices_of_a_split_k_have_32_bits(consts: dict[str, Any]) -> None:
     """With 64, the main loop has more instructions, and its registers spill where operands are not aligned."""
-    assert "index_bits(32)" in str(fastest.compile(arch="sm_90a", SPLIT=True, **consts).ir("after:index-width"))
+    assert "index_bits(32)" in str(fastest.compile(arch="sm_90a", GATHER=4, **consts).ir("after:index-width"))
 
 
 def test_the_written_loop_of_a_split_k_keeps_its_order() -> None:
     """Where registers are short, ptxas moves loads together, and large products were a quarter slower: B along k."""
     of = operands_of((2560, 8832, 1536), (F32,) * 3, "NT", False, False, 0)
-    plan = Plan(fastest, {"SPLIT": True}, sums=(240, 128 * 128), done=60, numbers={"parts": 4, "whole": 1320})
+    plan = Plan(fastest, {"GATHER": 4}, sums=(4, 60, 128 * 128), done=60, numbers={"whole": 1320})
     (step,) = steps_of(of, problem_of(of, 0.0, False, "sm_90a", 132), plan, None).launches
     built = fastest.builds.compiled(*fastest.dispatcher.build_of(step.values((*of.addresses, *SOMEWHERE), 0), "sm_90a"))
     report = sass_report(built.cubin, built.ptx)
@@ -171,7 +170,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**STAGED, "SLICES": 0}, "are positive"),
     ({**STAGED, "WARP_TILE": (2, 16), "BM": 2}, "a multiple of 4 rows and of 4 columns"),
     ({**STAGED, "BM": 8, "BN": 64, "BK": 16, "WARP_TILE": (8, 64)}, "cannot share equally"),
-    ({"SPLIT": True}, "SPLIT needs the workspaces sums and done"),
+    ({"GATHER": 2}, "GATHER needs the workspaces sums and done"),
 ]
 
 
@@ -195,22 +194,22 @@ def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
     plan = plan_f32(*size, 2, 1 if along else 2, 2, early=False)
     sums = None if plan.sums is None else np.full(plan.sums, np.nan, np.float32)
     done = None if plan.done is None else np.zeros(plan.done, np.uint32)
-    given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.parts, plan.whole)
+    given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.whole)
     fastest(*given, device="emulator", **plan.consts)
     assert _right(A, B, C)
 
 
 def test_what_a_plan_says_of_its_workspaces() -> None:
     whole = plan_f32(1, 4096, 4096, 4096)
-    assert (whole.parts, whole.sums, whole.done) == (1, None, None) and "SPLIT" not in whole.consts
+    assert (whole.parts, whole.sums, whole.done) == (1, None, None) and "GATHER" not in whole.consts
     deep = plan_f32(1, 64, 128, 100000)
     tiles = -(-64 // deep.consts["BM"]) * -(-128 // deep.consts["BN"])
-    assert deep.parts > 16 and deep.whole == 0 and deep.consts["SPLIT"] is True
-    assert deep.sums == (tiles * deep.parts, deep.consts["BM"] * deep.consts["BN"])
+    assert deep.parts > 16 and deep.whole == 0 and deep.consts["GATHER"]
+    assert deep.sums == (deep.parts, tiles, deep.consts["BM"] * deep.consts["BN"])
     assert deep.done == (tiles,)
     tail = plan_f32(1, 5248, 2560, 1600)
     tiles = -(-5248 // tail.consts["BM"]) * -(-2560 // tail.consts["BN"])
-    assert 0 < tail.whole < tiles and tail.sums is not None and tail.sums[0] == (tiles - tail.whole) * tail.parts
+    assert 0 < tail.whole < tiles and tail.sums is not None and tail.sums[:2] == (tail.parts, tiles - tail.whole)
 
 
 def test_small_products_launch_early_where_the_target_can() -> None:

@@ -49,12 +49,11 @@ def workspace(variant: Variant, C: Array) -> dict[str, Any]:
     if not variant.parts:
         return {"sums": None, "done": None}
     batch, m, n = C.shape
-    rows, columns, instances = variant.tile
-    held = 256 // instances * 4
+    rows, columns, _ = variant.tile
     tiles = cdiv(m, rows * variant.along_m) * variant.along_m * cdiv(n, columns) * batch
-    shape = (tiles * variant.parts * variant.groups, rows * columns // held, held)
+    shape = (variant.groups, tiles * variant.parts, rows * columns)
     sums = np.full(shape, np.nan, np.float32)
-    return {"sums": sums, "done": np.zeros(tiles * variant.parts, np.uint32), "groups": variant.groups}
+    return {"sums": sums, "done": np.zeros(tiles * variant.parts, np.uint32)}
 
 
 def multiply(variant: Variant, A: Array, B: Array, C: Array, bias: Array, check: bool = False) -> None:

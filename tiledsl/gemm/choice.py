@@ -17,7 +17,7 @@ import numpy as np
 
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.split_k import PIECE_WIDTH, QUAD, slice_width
+from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
 from tiledsl.ir.types import DTYPES
 from tiledsl.lang import cdiv
 
@@ -140,12 +140,12 @@ class Variant(NamedTuple):
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
-        width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
-        piece = result * piece_width(width, result, self.registers, by_tma)
+        width = slice_width(self.parts, columns) if self.parts else columns
+        piece = 0 if self.groups > 1 else result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
         stages = min(16, (SHARED - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
-        split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
+        split = {"SPLIT": self.parts, "GATHER": self.groups if self.groups > 1 else 0}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}
 
     @property
@@ -159,11 +159,10 @@ class Variant(NamedTuple):
         rows, columns, _ = self.tile
         return 4 * (self.parts - 1) * rows * slice_width(self.parts, columns) if self.parts > 1 else 0
 
-    def workspace(self, tiles: int) -> tuple[tuple[int, int, int], int]:
-        """Shape of `sums`, and length of `done`, for so many tiles."""
-        rows, columns, instances = self.tile
-        slices, held = self.parts * tiles, 256 // instances * QUAD
-        return (slices * self.groups, rows * slice_width(self.parts, columns) // held, held), slices
+    def workspace(self, tiles: int) -> tuple[int, int, int]:
+        """Shape of `sums` for so many tiles: groups, slices, elements. `done` has a word for each slice."""
+        rows, columns, _ = self.tile
+        return self.groups, self.parts * tiles, rows * slice_width(self.parts, columns)
 
     @property
     def registers(self) -> int:

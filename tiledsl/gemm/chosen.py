@@ -89,7 +89,7 @@ def _notes(chosen: Plan) -> list[str]:
         notes.append(f"{' and '.join(padded)} copied first, to rows that TMA can read")
     if "APART" in chosen.consts:
         notes.append("operands that TMA cannot read as they are loaded in parts")
-    parts = chosen.numbers.get("parts") or (chosen.consts.get("SPLIT") or 1) * chosen.groups
+    parts = (chosen.consts.get("SPLIT") or 1) * (chosen.sums[0] if chosen.sums else 1)
     if parts > 1:
         notes.append(f"k in {parts} parts, whose sums are added up within the launch")
     if chosen.early or chosen.consts.get("EARLY"):

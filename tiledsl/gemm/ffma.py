@@ -16,9 +16,9 @@ every BK, and their sums are added in the order of the slices. SCHEDULE names th
 - "anew": the same operands, through registers into two buffers, in a loop that ptxas reschedules. Any warp tile.
 - "staged": operands by cp.async into STAGES buffers (`ffma_staged.py`). Any warp tile, from 4 rows on.
 
-A, B and C are batches of matrices. With SPLIT, `parts` CTAs share each tile of C but the first `whole`, each with a
-part of k, and add them up PIECE vectors at a time (`ffma_parts.py`). `plan_f32` (`ffma_choice.py`) says what to pass
-for a product.
+A, B and C are batches of matrices. With GATHER, P CTAs share each tile of C but the first `whole`, each with a part of
+k (`ffma_parts.py`); the sums of GATHER of them are loaded at once. `plan_f32` (`ffma_choice.py`) says what to pass for
+a product.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from tiledsl import (
     warp_id,
     where,
 )
-from tiledsl.dims import H, J, K, L, M, N, P
+from tiledsl.dims import J, K, L, M, N, P, R
 from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.ffma_choice import choose
-from tiledsl.gemm.ffma_parts import blocks, leave, meet, part_of, placed, sum_of_parts, take
+from tiledsl.gemm.ffma_parts import blocks, part_of, placed
 from tiledsl.gemm.ffma_staged import (
     Sharing,
     add_slices,
@@ -84,6 +84,17 @@ from tiledsl.gemm.ffma_tiles import (
     inside,
     reading,
     stash,
+)
+from tiledsl.gemm.parts import (
+    AT_ONCE,
+    QUAD,
+    is_own,
+    leave,
+    meet,
+    shares,
+    store_part,
+    sum_of_parts,
+    vectors_of_piece,
 )
 from tiledsl.lang.schedules import unwrapped
 from tiledsl.layout.orders import ORDERS
@@ -192,9 +203,8 @@ def fastest(
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
     bias: Global[f32, N] | None = None,
-    sums: Global[f32, P, J] | None = None,
-    done: Global[u32, H] | None = None,
-    parts: i32 | int = 1,
+    sums: Global[f32, P, R, J] | None = None,
+    done: Global[u32, R] | None = None,
     whole: i32 | int = 0,
     *,
     BM: const = 128,
@@ -205,28 +215,29 @@ def fastest(
     SCHEDULE: Const[Literal["written", "anew", "staged"]] = "written",
     STAGES: const = 3,
     GROUP: const = 8,
-    SPLIT: Const[bool] = False,
-    PIECE: const = 1,
+    GATHER: const = 0,
     EARLY: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     rows, columns = cdiv(M, BM), cdiv(N, BN)
     count = rows * columns * L
-    assert not SPLIT or (sums is not None and done is not None), (
-        "SPLIT needs the workspaces sums and done: see plan_f32"
+    assert not GATHER or (sums is not None and done is not None), (
+        "GATHER needs the workspaces sums and done: see plan_f32"
     )
-    if SPLIT:
-        number, part = placed(grid(blocks(count, index(whole), index(parts))), count, index(whole), index(parts))
+    parts = sums.shape[0] if GATHER and sums is not None else index(1)
+    if GATHER:
+        number, part = placed(grid(blocks(count, index(whole), parts)), count, index(whole), parts)
     else:
         number, part = grid(count), index(0)
-    found, kept = (shared((1,), u32), shared((5,), i32)) if SPLIT else (None, None)
+    found: Any = shared((2,), u32) if GATHER else None
+    kept = shared((5,), i32) if GATHER else None
     batch, by, bx = position(number, rows, columns, GROUP)
     row, column = by * BM, bx * BN
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     a, b, c = A[batch, :, :], B[batch, :, :], C[batch, :, :]
-    first, end = part_of(K, BK, part, where(number < index(whole), 1, index(parts))) if SPLIT else (0, K)
+    first, end = part_of(K, BK, part, where(number < index(whole), 1, parts)) if GATHER else (0, K)
     how, along_k, stages = sharing(BM, BN, BK, WARP_TILE, SLICES), (a.unit != 0, b.unit == 0), STAGES
     top, left = corner(how)
     rotation, pad = 0, 0
@@ -246,7 +257,7 @@ def fastest(
         t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
         As = shared((2, BK, BM), f32, layout=padded(BM + 4))
         Bs = shared((2, BK, BN), f32, layout=padded(BN + 4) if of_b.along_k else row_major)
-        if SPLIT:
+        if GATHER:
             keep(kept, t, (number, part, batch, by, bx))
         acc = fragment(how.part, f32)
         if alpha != 0:
@@ -256,10 +267,10 @@ def fastest(
             acc = multiply(
                 a, b, As, Bs, row, column, first, end, m, n, t, slice, tiling, of_a, of_b, schedule, acc, edges
             )
-        if SPLIT:
+        if GATHER:
             number, part, batch, by, bx = kept_places(kept, BM, BN)
             row, column, c = by * BM, bx * BN, C[batch, :, :]
-    alone = number < index(whole) if SPLIT else True
+    alone = number < index(whole) if GATHER else True
     across, vec = c.unit == 0, C.align >= 16 and c.unit >= 0
     if SCHEDULE == "written":
         assert WARP_TILE == (WARP, WARP) and SLICES == 1, (
@@ -267,7 +278,7 @@ def fastest(
         )
         stage = shared((2, how.warps, ROWS, WARP), f32, over=(As, Bs), layout=padded(WARP + pad))
         rounds, used = 0, how.threads
-        x = flat(acc, rotation) if SPLIT else acc
+        x = flat(acc, rotation) if GATHER else acc
         if alone:
             write(c, stage, row + top, column + left, rotation, acc, vec, alpha, beta, bias, EPILOGUE)
     else:
@@ -279,20 +290,25 @@ def fastest(
                 if t < used:
                     m, n = element(t, v, how, rounds, across)
                     finish(x[4 * v : 4 * v + 4], c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
-    if SPLIT:
+    if GATHER:
         own = number - index(whole)
         if own >= 0:
-            if meet(x, sums, done, found, own, part, index(parts), t, used):
-                piece = take(done, found, own, t)
-                while piece < x.shape[0] // (4 * PIECE):
-                    if t < used:
-                        y = sum_of_parts(sums, own, index(parts), piece * PIECE, PIECE, t, used)
-                        for i in unroll(PIECE):
-                            v, four = piece * PIECE + i, unrotated(y[4 * i : 4 * i + 4], rotation)
+            vectors: int = x.shape[0] // QUAD
+            wide = vectors_of_piece(vectors, GATHER)
+            count, at_once = shares(parts, vectors), max(1, min(GATHER, AT_ONCE // wide))
+            if t < used:
+                store_part(x, sums, part, own, t, used)
+            meet(done, own, parts, vectors, found[:], t)
+            for share in range(count):
+                if is_own(share, found[:]) and t < used:
+                    for j in range(cdiv(vectors // wide - share, count)):
+                        first = (share + j * count) * wide
+                        y = sum_of_parts(sums, own, at_once, first, t, used, x[: QUAD * wide])
+                        for i in unroll(wide):
+                            v, four = first + i, unrotated(y[QUAD * i : QUAD * i + QUAD], rotation)
                             m, n = vector_at(v, how) if SCHEDULE == "written" else element(t, v, how, rounds, across)
                             finish(four, c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
-                    piece = take(done, found, own, t)
-            leave(done, own, index(parts), t)
+            leave(done, own, found[:], t)
 
 
 def written(of_a: Reading, of_b: Reading) -> Schedule:

@@ -26,7 +26,9 @@ EARLY = 2e10
 WORKSPACE = 1 << 27
 """The most elements of partial sums: 512 MB."""
 MOST_PARTS = 512
-"""Of a tile: their CTAs are counted in 10 bits (ffma_parts.py)."""
+GATHER = 2, 3, 4, 6, 8, 12, 16
+"""Parts whose sums are loaded at once."""
+
 
 # By kind of main loop, in microseconds where not stated.
 SCHEDULES = ("written", "anew", "staged")
@@ -181,12 +183,6 @@ Option = tuple[Candidate, int, int]
 """A candidate, the number of parts of k, and that of tiles before those in parts."""
 
 
-def _piece(candidate: Candidate, parts: int) -> int:
-    """Vectors that a CTA adds up at once: of few parts several, so that enough loads are in flight."""
-    held = candidate.bm * candidate.bn // (128 * candidate.warps)  # vectors of a thread, if all have some
-    return next(count for count in (4, 2, 1) if count == 1 or (held % count == 0 and count * parts <= 16))
-
-
 def _known(product: Product, candidate: Candidate) -> bool:
     """Whether such tiles were timed for so many rows: neither far more rows than that nor far fewer."""
     if product.m <= 16:
@@ -318,17 +314,17 @@ def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCES
 
 class PlanF32(NamedTuple):
     """How to call `fastest`:
-    ``fastest(A, B, C, alpha, beta, bias, sums, done, plan.parts, plan.whole, **plan.consts)``.
+    ``fastest(A, B, C, alpha, beta, bias, sums, done, plan.whole, **plan.consts)``.
 
     sums: the shape of an f32 workspace, contents undefined. done: that of a u32 workspace, which must be zero, and is
-    zero again afterwards. Both are None where k is in one part; then None is passed for the workspaces, too. One may be
-    larger along its first axis. Launches that may overlap, on two streams, need workspaces of their own.
+    zero again afterwards. Both are None where k is in one part; then None is passed for the workspaces, too. Launches
+    that may overlap, on two streams, need workspaces of their own.
     """
 
     consts: dict[str, Any]
     parts: int
     whole: int
-    sums: tuple[int, int] | None
+    sums: tuple[int, int, int] | None
     done: tuple[int] | None
 
 
@@ -366,8 +362,8 @@ def plan_f32(
         consts["EARLY"] = True
     if parts == 1:
         return PlanF32(consts, 1, 0, None, None)
-    consts |= {"SPLIT": True, "PIECE": _piece(best, parts)}
-    return PlanF32(consts, parts, whole, (split * parts, best.bm * best.bn), (split,))
+    consts["GATHER"] = min(GATHER, key=lambda n: (parts // n + parts % n, -n))
+    return PlanF32(consts, parts, whole, (parts, split, best.bm * best.bn), (split,))
 
 
 def ranked_f32(

@@ -6,9 +6,9 @@ of GROUP rows of tiles, so that operands stay in the L2 cache. The result is sto
 scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
 warps store it.
 
-With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, `groups` clusters do: `split_k.py`. Then
-`sums` and `done` are the workspace: P is SPLIT * groups for each tile, H x J the elements of a slice of it, R is SPLIT
-for each tile. `done` is zero before and after.
+With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, P clusters do: `split_k.py`. Then `sums`
+and `done` are the workspace: R is SPLIT for each tile, J the elements of a slice of it. `done` is zero before and
+after. Sums of GATHER clusters are loaded at once; best of all P.
 
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
@@ -37,10 +37,10 @@ from tiledsl import (
     SharedTile,
     View,
     barrier,
+    cdiv,
     const,
     coordinates,
     f32,
-    i32,
     index,
     lane_id,
     load_fragment,
@@ -61,22 +61,23 @@ from tiledsl import (
     warp_id,
     wgmma,
 )
-from tiledsl.dims import H, J, K, L, M, N, P, Q, R
+from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
+from tiledsl.gemm.parts import is_own, leave, shares
 from tiledsl.gemm.split_k import (
-    PIECE_WIDTH,
+    NARROW,
     add_up,
     bring_slice,
-    is_own,
-    leave_slice,
+    gathered_width,
     meeting,
     part_count,
     part_item,
     reduce_parts,
     slice_width,
+    thread_of,
 )
 
 __all__ = ["choose", "hopper_fastest"]
@@ -113,6 +114,28 @@ def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int
 
 
 @tile_function
+def finished(
+    x: Fragment[Any],
+    to: View[E],
+    row: index,
+    column: index,
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Global[f32, Q] | None,
+    exchanged: bool,
+    add_c: bool,
+    epilogue: Epilogue,
+) -> Fragment[E]:
+    """A part x of the product as it is stored in `to`, which begins at this row and column of C."""
+    kind = x.dtype
+    y = kind(alpha) * x
+    if add_c:
+        y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
+    at, across = coordinates(y)
+    return epilogue(y, bias, row + at if exchanged else column + across).to(to.dtype)
+
+
+@tile_function
 def store_columns(
     x: Fragment[Any],
     first: index,
@@ -129,20 +152,47 @@ def store_columns(
     epilogue: Epilogue,
 ):
     """Stores columns of the tile of item t, from its column `first` on, piece by piece through `room`."""
-    by_tma, buffers, kind = stored_by_tma(C), room.shape[0] // instances, x.dtype
+    by_tma, buffers = stored_by_tma(C), room.shape[0] // instances
     piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
     for i in unroll(x.shape[1] // piece):
         n = tile((t.n.start + first) // piece + i, piece)
-        to, y = C[t.batch, t.m, n], kind(alpha) * x.columns(i * piece, piece)
-        if add_c:
-            y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
-        at, across = coordinates(y)
-        y = epilogue(y, bias, t.m.start + at if exchanged else n.start + across).to(C.dtype)
+        to = C[t.batch, t.m, n]
+        y = finished(x.columns(i * piece, piece), to, t.m.start, n.start, alpha, beta, bias, exchanged, add_c, epilogue)
         via: Any = room[instance * buffers + i % buffers, :, :]
         if by_tma:
             store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
         else:
             store_lines(y, to, via, 8 // instances, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
+
+
+@tile_function
+def store_share(
+    x: Fragment[Any],
+    first: index,
+    C: Global[E, L, M, N],
+    t: Any,
+    parts: int,
+    groups: index,
+    gather: int,
+    sums: Global[f32, P, R, J] | None,
+    found: View[u32],
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Global[f32, Q] | None,
+    exchanged: bool,
+    add_c: bool,
+    epilogue: Epilogue,
+):
+    """Adds up and stores what is this CTA's of a slice x, which begins at column `first` of the tile of item t."""
+    wide, count = gathered_width(x.shape[1], gather), shares(groups, x.shape[1] // NARROW)
+    for share in range(count):
+        if is_own(share, found):
+            for i in range(cdiv(x.shape[1] // wide - share, count)):
+                piece = share + i * count
+                n = tile((t.n.start + first) // wide + piece, wide)
+                y, to = add_up(x, t, parts, gather, sums, piece), C[t.batch, t.m, n]
+                y = finished(y, to, t.m.start, n.start, alpha, beta, bias, exchanged, add_c, epilogue)
+                store(y, to, vec=min(2 * C.dtype.bytes, C.align) if C.unit == 2 else C.dtype.bytes)
 
 
 @tile_kernel(arch="sm_90a")
@@ -153,9 +203,8 @@ def hopper_fastest(
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
     bias: Global[f32, Q] | None = None,
-    sums: Global[f32, P, H, J] | None = None,
+    sums: Global[f32, P, R, J] | None = None,
     done: Global[u32, R] | None = None,
-    groups: i32 | int = 1,
     *,
     BM: const = 128,
     BN: const = 256,
@@ -166,7 +215,7 @@ def hopper_fastest(
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
     SPLIT: const = 0,
-    GATHER: Const[bool] = False,
+    GATHER: const = 0,
     EXCHANGED: Const[bool] = False,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
@@ -178,13 +227,13 @@ def hopper_fastest(
     assert A.dtype.bytes == 2 or along_k, (
         "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
     )
-    many = index(groups) if GATHER else index(1)
-    items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, many)
+    groups = sums.shape[0] if GATHER and sums is not None else index(1)
+    items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
-    stored: int = PIECE_WIDTH if GATHER else slice_width(SPLIT, BN) if SPLIT else BN
-    room = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
+    stored: int = slice_width(SPLIT, BN) if SPLIT else BN
+    room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
@@ -244,15 +293,12 @@ def hopper_fastest(
                     first = t.part * x.shape[1]
                 if GATHER:
                     if mine:
-                        bring_slice(x, t, SPLIT, many, sums, done, found[r.index, :])
-                        for piece in range(x.shape[1] // PIECE_WIDTH):
-                            if is_own(piece, found[r.index, :], many):
-                                some, at = add_up(x, t, SPLIT, many, sums, piece), first + piece * PIECE_WIDTH
-                                store_columns(
-                                    some, at, C, t, room, r.index, INSTANCES, alpha, beta, bias,
-                                    EXCHANGED, ADD_C, EPILOGUE,
-                                )  # fmt: skip
-                        leave_slice(x, t, SPLIT, many, done, found[r.index, :])
+                        bring_slice(x, t, SPLIT, groups, sums, done, found[r.index, :])
+                        store_share(
+                            x, first, C, t, SPLIT, groups, GATHER, sums, found[r.index, :], alpha, beta, bias,
+                            EXCHANGED, ADD_C, EPILOGUE,
+                        )  # fmt: skip
+                        leave(done, t.number * SPLIT + t.part, found[r.index, :], thread_of(x))
                 elif mine:
                     store_columns(
                         x, first, C, t, room, r.index, INSTANCES, alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE

@@ -81,9 +81,8 @@ class Plan(NamedTuple):
     along k. exchanged: the product is computed
     as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
-    zero before and after the launch; 0 for none. groups: the argument `groups`, if the kernel has it. numbers: other
-    integer arguments by name. early: the kernels of this product may start before the previous kernel of the stream has
-    ended; they wait for it themselves.
+    zero before and after the launch; 0 for none. numbers: integer arguments by name. early: the kernels of this product
+    may start before the previous kernel of the stream has ended; they wait for it themselves.
     """
 
     kernel: TileKernel
@@ -94,7 +93,6 @@ class Plan(NamedTuple):
     along_k: bool = False
     sums: tuple[int, ...] | None = None
     done: int = 0
-    groups: int = 1
     numbers: Mapping[str, int] = {}
     early: bool = False
 
@@ -130,7 +128,7 @@ def _for_f32(problem: Problem) -> Plan:
     """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns."""
     sizes, options, exchanged = choice_of_f32(problem)
     chosen = plan_f32(*sizes, **options)
-    numbers = {"parts": chosen.parts, "whole": chosen.whole}
+    numbers = {"whole": chosen.whole}
     done = chosen.done[0] if chosen.done else 0
     return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers)
 
@@ -191,5 +189,5 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     if chosen.groups == 1:
         return plan
-    sums, done = chosen.workspace(batch * chosen.tiles(m, n))
-    return plan._replace(sums=sums, done=done, groups=chosen.groups)
+    sums = chosen.workspace(batch * chosen.tiles(m, n))
+    return plan._replace(sums=sums, done=sums[1])

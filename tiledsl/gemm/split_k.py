@@ -3,20 +3,16 @@
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
 up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in its shared
-memory. Several clusters store their slices in a workspace; the last ones to come wait for all, and each adds up some
-pieces of the slice over the clusters, in their order. So the bits of a result depend on the
-shapes and the consts alone. Nobody waits long for a CTA that may not have started: the last one to come does the work
-of those that are gone.
+memory. Several clusters meet to add up their slices (`parts.py`). So the bits of a result depend on the shapes and the
+consts alone.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from tiledsl import (
-    Float,
     Fragment,
-    Global,
     Place,
     SharedTile,
     View,
@@ -39,47 +35,34 @@ from tiledsl import (
     u64,
     unroll,
     warp_id,
-    where,
 )
-from tiledsl.dims import H, J, P
+from tiledsl.gemm.parts import AT_ONCE, QUAD, as_quads, meet, of_quads, store_part, sum_of_parts, vectors_of_piece
 from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
 __all__ = [
+    "NARROW",
     "PIECE_WIDTH",
-    "QUAD",
     "add_up",
     "bring_slice",
-    "is_own",
-    "leave_slice",
+    "gathered_width",
     "meeting",
     "part_count",
     "part_item",
     "reduce_parts",
     "slice_width",
+    "thread_of",
 ]
 
-E = TypeVar("E", bound=Float)
 Meeting = tuple[SharedTile[u64], SharedTile[u64], SharedTile[f32] | None]
 
 GPCS = 8
 """Of an H200."""
 
-LOADED = 64
-"""Elements that a thread loads at once."""
-
-QUAD = 4
-"""Elements of a vector."""
-
 PIECE_WIDTH = 16
 """Columns of a piece of a slice: TMA stores 32 bytes or more of each row."""
 
-ASKS = 8
-"""How often a CTA asks whether all parts of its slice have come, which takes some 0.7 us each time, before it goes."""
-GONE, LEFT = 1 << 8, 1 << 24
-"""What is added to the word of a slice in `done`: 1 when a CTA comes, GONE << its rank when it goes without waiting for
-all, LEFT when it needs the word no more."""
-NOBODY = 255
-"""No rank."""
+NARROW = 8
+"""Columns of the narrowest piece of a slice: a thread has QUAD sums of it, or as often as that for more rows."""
 
 
 @unwrapped
@@ -170,7 +153,7 @@ def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) 
     """
     wide = slice_width(parts, x.shape[1])
     count = x.shape[1] // wide
-    thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
+    thread = thread_of(x)
     full, free, room = met
     own = x.columns(0, wide).registers()
     mine = t.part < count
@@ -202,95 +185,34 @@ def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) 
 
 
 @tile_function
-def as_quads(x: Fragment[Any]) -> list[Fragment[f32]]:
-    """What a thread holds, in vectors of f32, or of the bits of i32 in such."""
-    quads = [x[i : i + QUAD] for i in range(0, x.shape[0], QUAD)]
-    return quads if x.dtype is f32 else [quad.bitcast(f32) for quad in quads]
+def bring_slice(x: Fragment[Any], t: Any, parts: int, groups: index, sums: Any, done: Any, found: View[u32]):
+    """Stores the slice of this CTA, as far as its cluster has it, and meets those of the other groups (`parts.meet`).
 
-
-@tile_function
-def of_quads(quads: list[Fragment[f32]], like: Fragment[Any]) -> Fragment[Any]:
-    """The inverse of `as_quads`, for a fragment of this dtype."""
-    x = fragment(like.shape, like.dtype)
-    for i in unroll(len(quads)):
-        x[QUAD * i : QUAD * i + QUAD] = quads[i] if like.dtype is f32 else quads[i].bitcast(like.dtype)
-    return x
-
-
-@tile_function
-def bring_slice(
-    x: Fragment[Any],
-    t: Any,
-    parts: int,
-    groups: index,
-    sums: Global[f32, P, H, J] | None,
-    done: Any,
-    found: View[u32],
-):
-    """Stores the slice of this CTA, as far as its cluster has it, and waits for those of the others if pieces of it are
-    this CTA's.
-
-    sums: for each part what its threads hold, in rows of QUAD elements of each. done: the words, a zero for each part
-    of each tile. found: gets the rank of the CTA among the groups, or NOBODY if it has no pieces or is gone, and the
-    word of the slice.
+    sums: for each group and slice what the threads hold. done: the words, one for each slice.
     """
     assert sums is not None and done is not None, "GATHER needs its workspace: pass sums and done"
-    thread = warp_id() % (x.layout.threads // 32) * 32 + lane_id()
-    number = t.number * parts + t.part
-    quads = as_quads(x.registers())
-    for i in unroll(len(quads)):
-        sums.store(t.group * t.count * parts + number, i, thread * QUAD, quads[i])
-    barrier()
-    if thread == 0:
-        word = done.atomic_add(number, 1, order="acq_rel") + 1
-        rank, asked = u32(groups) - word % GONE, index(0)
-        stays = rank < x.shape[1] // PIECE_WIDTH
-        while stays and index(word % GONE) < groups:
-            if asked < ASKS:
-                word, asked = done.atomic_load(number, order="acquire"), asked + 1
-            else:  # unless the last one has come meanwhile
-                old = done.atomic_cas(number, word, word + (GONE << rank), order="acquire")
-                stays, word = old != word, old
-        found[0], found[1] = where(stays, rank, NOBODY), word
-    barrier()
+    thread, number = thread_of(x), t.number * parts + t.part
+    store_part(x.registers(), sums, t.group, number, thread, x.layout.threads)
+    meet(done, number, groups, x.shape[1] // NARROW, found, thread)
 
 
 @tile_function
-def is_own(piece: index | int, found: View[u32], groups: index) -> boolean:
-    """Whether a piece is this CTA's: pieces are distributed to the groups, the last to come first; that one
-    also has those of CTAs that are gone. found: of `bring_slice`."""
-    owner, rank, word = u32(piece % groups), found[0], found[1]
-    return owner == rank or (rank == 0 and (word // GONE >> owner) % 2 == 1)
+def thread_of(x: Fragment[Any]) -> index:
+    """The number of this thread among those that hold x."""
+    return warp_id() % (x.layout.threads // 32) * 32 + lane_id()
+
+
+def gathered_width(columns: int, gather: int) -> int:
+    """Columns of a piece of a slice of so many."""
+    return NARROW * vectors_of_piece(columns // NARROW, gather)
 
 
 @tile_function
-def add_up(
-    x: Fragment[Any], t: Any, parts: int, groups: index, sums: Global[f32, P, H, J] | None, piece: index | int
-) -> Fragment[Any]:
+def add_up(x: Fragment[Any], t: Any, parts: int, gather: int, sums: Any, piece: index) -> Fragment[Any]:
     """A piece of a slice like x: its sum over the groups."""
-    assert sums is not None
-    thread, pieces = warp_id() % (x.layout.threads // 32) * 32 + lane_id(), x.shape[1] // PIECE_WIDTH
-    number = t.number * parts + t.part
-    own = fragment((x.registers().shape[0] // pieces,), x.dtype)
-    deep, rows = LOADED // own.shape[0], own.shape[0] // QUAD
-    for group in range(0, groups, deep):
-        at = [where(group + i < groups, (group + i) * t.count * parts + number, sums.shape[0]) for i in range(deep)]
-        more = [  # of a group that is not there, zeros
-            of_quads([sums.get(each, piece * rows + i, thread * QUAD, vec=QUAD * 4) for i in range(rows)], own)
-            for each in at
-        ]
-        for i in unroll(deep):
-            own = own + more[i]
-    return fragment((x.shape[0], PIECE_WIDTH), x.dtype, x.layout, init=own)
-
-
-@tile_function
-def leave_slice(x: Fragment[Any], t: Any, parts: int, groups: index, done: Any, found: View[u32]):
-    """A CTA that has added up its pieces of x; of the last one, the word of the slice is zero again."""
-    assert done is not None
-    if warp_id() % (x.layout.threads // 32) == 0 and lane_id() == 0 and found[0] != NOBODY:
-        number, staying = t.number * parts + t.part, u32(0)
-        for rank in unroll(x.shape[1] // PIECE_WIDTH):
-            staying = staying + u32(index(rank) < groups and (found[1] // GONE >> rank) % 2 == 0)
-        if done.atomic_add(number, LEFT) // LEFT + 1 == staying:
-            done.atomic_store(number, 0)
+    shape = x.shape[0], gathered_width(x.shape[1], gather)
+    like = fragment(shape, x.dtype, x.layout).registers()
+    vectors, number = like.shape[0] // QUAD, t.number * parts + t.part
+    at_once = max(1, min(gather, AT_ONCE // vectors))
+    total = sum_of_parts(sums, number, at_once, piece * vectors, thread_of(x), x.layout.threads, like)
+    return fragment(shape, x.dtype, x.layout, init=total)

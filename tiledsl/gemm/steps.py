@@ -182,10 +182,8 @@ class _Builder:
             more["sums"] = self.take(F32, plan.sums)
         if plan.done:
             more["done"] = Place(ZEROS, U32, (plan.done,), (1,))
-        has_groups = any(param.name == "groups" for param in kernel.signature.scalars)
-        groups = {"groups": plan.groups} if has_groups else {}
         arrays = {"A": a, "B": b, "C": c, **self.bias, **more}
-        self.steps.append(Step(kernel, arrays, consts, True, {**groups, **plan.numbers}))
+        self.steps.append(Step(kernel, arrays, consts, True, plan.numbers))
         return plan.done * U32.bytes
 
 
