@@ -1,16 +1,18 @@
 """Times variants of `hopper_fastest` on random shapes: what `benchmarks.choice_fit` fits the model of `gemm` to.
+With --format f32 those of `fastest`.
 
     python -m benchmarks.choice_times --seed 141 --build --kernels DIR        # anywhere, needs no GPU
     python -m benchmarks.choice_times --seed 141 --kernels DIR --out DIR      # on an H200, with torch
     python -m benchmarks.choice_times --seed 151 --count 5 --variants 0 --out DIR  # a full search
+    python -m benchmarks.choice_times --seed 1031 --format f32 --variants 12
 
 Shapes are those of benchmarks.random_shapes. Of each, the variants that the model finds fastest are timed, one of each
 other kind, and some at random; also cuBLAS, in the fastest of its layouts. --variants 0 times all that the model finds
 at most 1.3 times as slow as the fastest; `benchmarks.choice_fit --seeds 151` says what the choice is worth then. Each
 result is checked. Operands are not in L2, launches go by CUDA graphs, and the GPU rests before each batch; the chosen
 variant and the fastest then take turns, so that none is the fastest by luck. A process of its own times: one that hangs
-or crashes costs its shape. Results are added to choice_times.jsonl, a shape a line, as they come, each with a digest of
-the kernel; shapes that it has of the present kernel are not timed again.
+or crashes costs its shape. Results are added to choice_times.jsonl (f32: ffma_times.jsonl), a shape a line, as they
+come, each with a digest of the kernel; shapes that it has of the present kernel are not timed again.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ from typing import Any, NamedTuple
 from benchmarks.random_shapes import FAMILIES, LAYOUTS, shapes
 from benchmarks.report import RESULTS
 from tiledsl.errors import TileError
-from tiledsl.gemm import hopper, hopper_apart, hopper_tiles, split_k
+from tiledsl.gemm import ffma, ffma_parts, ffma_staged, ffma_tiles, hopper, hopper_apart, hopper_tiles, parts, split_k
 from tiledsl.gemm.choice import Variant, ranked
+from tiledsl.gemm.ffma_choice import CANDIDATES, plan_of, product_of, ranked_f32
 from tiledsl.gemm.operands import Operands as Described
 from tiledsl.gemm.operands import described
-from tiledsl.gemm.plan import by_variant
+from tiledsl.gemm.plan import by_variant, of_plan_f32
 from tiledsl.gemm.prepared import SOMEWHERE, Prepared
 from tiledsl.gemm.steps import Steps, problem_of, steps_of
 from tiledsl.gemm.warm_up import operands_of
@@ -60,6 +63,11 @@ WORSE, HOPELESS = 1.3, 1.5
 """Variants that the model finds slower than the fastest by more are not timed; those that a first launch does, once."""
 
 
+Way = Variant | tuple[str, int, int]
+"""How a product is computed: by wgmma; or in fp32, by a candidate's name, parts of k, and tiles before those."""
+FILES = {"bf16": "choice_times.jsonl", "f32": "ffma_times.jsonl"}
+
+
 class Job(NamedTuple):
     """A shape and the variants that are timed of it."""
 
@@ -67,7 +75,7 @@ class Job(NamedTuple):
     seed: int
     layout: str
     size: Size
-    variants: tuple[Variant, ...]
+    variants: tuple[Way, ...]
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -80,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--families", nargs="+", choices=tuple(FAMILIES), default=[f for f in FAMILIES if f != "ragged"]
     )
+    parser.add_argument("--format", choices=FILES, default="bf16")
     parser.add_argument("--count", type=int, default=8, help="shapes of a family")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--variants", type=int, default=24, help="of a shape; 0: all that may be fast")
@@ -91,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     start = time.perf_counter()
-    jobs = list(jobs_of(args.families, args.seed, args.count, args.layouts, args.variants))
+    jobs = list(jobs_of(args.families, args.seed, args.count, args.layouts, args.variants, args.format))
     print(f"{len(jobs)} shapes, {sum(len(job.variants) for job in jobs)} variants", flush=True)
     try:
         if args.build or (args.kernels and not Path(args.kernels).exists()):
@@ -109,23 +118,32 @@ def main(argv: list[str] | None = None) -> int:
 # -- what is timed ---------------------------------------------------------------------------------------
 
 
-def jobs_of(families: Sequence[str], seed: int, count: int, layouts: Sequence[str], variants: int) -> Iterator[Job]:
+def jobs_of(
+    families: Sequence[str], seed: int, count: int, layouts: Sequence[str], variants: int, format: str = "bf16"
+) -> Iterator[Job]:
     """Shapes of all families by turns, so that an early end leaves some of each."""
     drawn = random.Random(seed)
     for number in range(count):
         for family in families:
             size = shapes(family, seed, count)[number]
             for layout in layouts:
-                yield Job(family, seed, layout, size, tuple(sampled(size, layout, variants, drawn)))
+                yield Job(family, seed, layout, size, tuple(sampled(size, layout, variants, drawn, format)))
 
 
-def sampled(size: Size, layout: str, count: int, drawn: random.Random) -> list[Variant]:
-    """Variants that are worth timing: the chosen one, the next fastest by the model, the fastest of other kinds, others
-    at random. count: 0 for all."""
+def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: str = "bf16") -> list[Way]:
+    """Ways that are worth timing: the chosen one, the next fastest by the model, the fastest of other kinds, others at
+    random. count: 0 for all."""
     batch = max(size.batch, 1)
     large = batch * size.m * size.n * size.k > LARGE
-    found = ranked(1 << 20, batch, size.m, size.n, size.k, (True, layout == "NT"))
-    near = [v for v, times in found if times.total <= WORSE * found[0][1].total]
+    product = batch, size.m, size.n, size.k
+    found: list[tuple[Way, float]]
+    if format == "f32":
+        b_unit, a_align, b_align = _f32_operands(size, layout)
+        options = ranked_f32(1 << 20, *product, 2, b_unit, a_align=a_align, b_align=b_align)
+        found = [((of.name, parts, whole), times.total) for of, parts, whole, times in options]
+    else:
+        found = [(v, times.total) for v, times in ranked(1 << 20, *product, (True, layout == "NT"))]
+    near = [v for v, total in found if total <= WORSE * found[0][1]]
     if not count:
         return near
     count = min(count, 16) if large else count
@@ -139,13 +157,23 @@ def sampled(size: Size, layout: str, count: int, drawn: random.Random) -> list[V
     return chosen + drawn.sample(rest, min(len(rest), round(ANY * count) - len(chosen)))
 
 
-def _kind(v: Variant) -> tuple[Any, ...]:
+def _kind(v: Way) -> tuple[Any, ...]:
+    if not isinstance(v, Variant):
+        return v[0], v[1] > 1, v[2] > 0
     rows, _, instances = v.tile
     return rows, instances, v.along_m, v.along_n, min(v.parts, 2), v.groups > 1, v.exchanged
 
 
-def as_row(us: float, v: Variant) -> list[float]:
-    """A line of `COLUMNS`."""
+def _f32_operands(size: Size, layout: str) -> tuple[int, int, int]:
+    """The axis of stride 1 of B; the alignment of A and of B."""
+    a_align, b_align = (16 if extent % 4 == 0 else 4 for extent in (size.k, size.k if layout == "NT" else size.n))
+    return 1 if layout == "NT" else 2, a_align, b_align
+
+
+def as_row(us: float, v: Way) -> list[Any]:
+    """A line of `COLUMNS`, or what a `Way` has in fp32."""
+    if not isinstance(v, Variant):
+        return [us, *v]
     return [us, *v.tile, int(v.exchanged), v.parts, v.along_m, v.groups, v.along_n, v.band]
 
 
@@ -156,19 +184,25 @@ def of_row(row: Sequence[float], layout: str) -> tuple[float, Variant]:
     return us, Variant(tile, bool(exchanged), parts, along_m, groups, along_n, by_rows, band)
 
 
-def _steps(of: Described, v: Variant) -> Steps:
+def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:
     problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
-    return steps_of(of, problem, by_variant(problem, v), None)
+    if isinstance(v, Variant):
+        return steps_of(of, problem, by_variant(problem, v), None)
+    name, *more = v
+    option = next(c for c in CANDIDATES if c.name == name), *more
+    b_unit, a_align, b_align = _f32_operands(size, layout)
+    product = product_of(size.batch, size.m, size.n, size.k, 2, b_unit, a_align, b_align, PROCESSORS)
+    return steps_of(of, problem, of_plan_f32(plan_of(option, product, early=True)), None)
 
 
 # -- building --------------------------------------------------------------------------------------------
 
 
-def _builds(size: Size, layout: str, v: Variant) -> Iterator[tuple[Any, Any, str]]:
+def _builds(size: Size, layout: str, v: Way) -> Iterator[tuple[Any, Any, str]]:
     """The kernels of a variant."""
-    bf16 = DTYPES["bf16"]
-    of = operands_of(size.numbers, (bf16, bf16, bf16), layout, False, False, 0)
-    for step in _steps(of, v).launches:
+    dtype = DTYPES["bf16" if isinstance(v, Variant) else "f32"]
+    of = operands_of(size.numbers, (dtype, dtype, dtype), layout, False, False, 0)
+    for step in _steps(of, size, layout, v).launches:
         values = step.values((*of.addresses, *SOMEWHERE), 0)
         yield step.kernel, *step.kernel.dispatcher.build_of(values, ARCH)
 
@@ -177,7 +211,7 @@ def open_builder(kernels: str) -> tuple[Any, Callable[[Any], Result]]:
     """A process that builds: a job is size, layout and variant."""
     carried = Carried(kernels)
 
-    def build(job: tuple[Size, str, Variant]) -> Result:
+    def build(job: tuple[Size, str, Way]) -> Result:
         for each in _builds(*job):
             carried.build(*each)
         return {"outcome": "built"}
@@ -204,19 +238,19 @@ def _build(jobs: Sequence[Job], kernels: str, processes: int) -> int:
 # -- timing ----------------------------------------------------------------------------------------------
 
 
-def open_timer(kernels: str) -> tuple[Any, Callable[[Any], Any]]:
+def open_timer(kernels: str, format: str = "bf16") -> tuple[Any, Callable[[Any], Any]]:
     """A process that times: a job is a `Job`, the answer a line of the file."""
-    device, carried = open_device("bf16"), Carried(kernels)
+    device, carried = open_device(format), Carried(kernels)
     return True, lambda job: _timed(device, carried, job)
 
 
 def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
-    file = args.out / "choice_times.jsonl"
+    file = args.out / FILES[args.format]
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-    kernel = digest()
+    kernel = digest(args.format)
     known = {key_of(line) for line in lines if line["kernel"] == kernel}
-    timer = Worker(partial(open_timer, args.kernels), args.limit)
+    timer = Worker(partial(open_timer, args.kernels, args.format), args.limit)
     done = 0
     try:
         timer.start()
@@ -239,10 +273,14 @@ def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
     print(f"{done} of {len(jobs)} shapes in {time.perf_counter() - start:.1f} s, in {file}", flush=True)
 
 
-def digest() -> str:
+def digest(format: str = "bf16") -> str:
     """Of the files of the kernel: what it compiles to without a change of the compiler. (Its `meaning` leaves out what
     belongs to tiledsl.)"""
-    files = (Path(module.__file__ or "").read_bytes() for module in (hopper, hopper_apart, hopper_tiles, split_k))
+    modules = {
+        "bf16": (hopper, hopper_apart, hopper_tiles, split_k),
+        "f32": (ffma, ffma_parts, ffma_staged, ffma_tiles),
+    }
+    files = (Path(module.__file__ or "").read_bytes() for module in (*modules[format], parts))
     return hashlib.sha256(b"".join(files)).hexdigest()[:8]
 
 
@@ -262,13 +300,13 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
     given = [described(*arrays, None, None, None) for arrays in zip(a, b, operands.results, strict=True)]
     expected = device.expected(a[0], b[0])
     base = interleave(device, {"": cublas(operands, graphed)[1]}, rounds=3, seconds=0.004, rest=0.006, graphed=graphed)
-    times = dict[Variant, float]()
-    launches = dict[Variant, Callable[[int], None]]()
+    times = dict[Way, float]()
+    launches = dict[Way, Callable[[int], None]]()
     for v in job.variants:
         try:
             for each in _builds(size, job.layout, v):
                 carried.adopt(*each)
-            launch = _launcher(device, given, v)
+            launch = _launcher(given, size, job.layout, v)
             given[0].result[...] = device.blank
             launch(0)
             share = device.share(given[0].result, *expected)
@@ -288,11 +326,11 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
     return {**line, "cublas": float(f"{1e3 * base.median(''):.5g}"), "times": rows}
 
 
-def _launcher(device: Device, given: Sequence[Described], v: Variant) -> Callable[[int], None]:
+def _launcher(given: Sequence[Described], size: Size, layout: str, v: Way) -> Callable[[int], None]:
     """Launches of a variant on one set of operands after the other, also into a graph."""
     import torch  # pyright: ignore[reportMissingImports] - no dependency
 
-    steps = _steps(given[0], v)
+    steps = _steps(given[0], size, layout, v)
     prepared, count = Prepared(given[0].a.device, steps, given[0]), len(given)
 
     def launch(number: int) -> None:
@@ -305,8 +343,8 @@ def _launcher(device: Device, given: Sequence[Described], v: Variant) -> Callabl
 
 
 def _microseconds(
-    device: Device, launches: dict[Variant, Callable[[int], None]], graphed: int, best: float = math.inf
-) -> dict[Variant, float]:
+    device: Device, launches: dict[Way, Callable[[int], None]], graphed: int, best: float = math.inf
+) -> dict[Way, float]:
     """Of a launch: the median of three batches, after rests; several take turns. Of one that is far slower than the
     best, the first."""
     replays = {str(number): device.graphed(launch, graphed) for number, launch in enumerate(launches.values())}

@@ -17,7 +17,8 @@ import numpy as np
 
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
+from tiledsl.gemm.parts import SHARES
+from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
 from tiledsl.ir.types import DTYPES
 from tiledsl.lang import cdiv
 
@@ -115,8 +116,9 @@ LAUNCH = 1300
 PARTS, DOUBLED, REDUCED = 231, 556, 14.5
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 4050, 43.3
-"""If several clusters share a tile: in any case, and the rate at which each reads the sums of the pieces it takes."""
+GROUPS, GATHERED = 2500, 45
+"""If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
+pieces that it adds up."""
 
 
 class Variant(NamedTuple):
@@ -188,8 +190,8 @@ class Table(NamedTuple):
     rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
     is not split. cluster, peers: tiles of a cluster; clustered: it has several. ctas: of a cluster.
-    doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of PIECE_WIDTH
-    columns that a CTA adds up. by_columns: the result is written so. breaks: within lines of the result, relative to
+    doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of NARROW
+    columns of a slice. by_columns: the result is written so. breaks: within lines of the result, relative to
     tiles of 128 columns. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
     variant makes sense for extents above these.
     """
@@ -244,7 +246,7 @@ def _row(v: Variant) -> tuple[float, ...]:
     parts, cluster = max(v.parts, 1), v.along_m * v.along_n
     shape = rows, columns, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
     stored = 0 if v.parts else rows * columns / piece_width(columns, 2, v.registers)
-    pieces = slice_width(parts, columns) // PIECE_WIDTH if v.parts else 0
+    pieces = slice_width(parts, columns) // NARROW if v.parts else 0
     sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
     more = rows * columns, cluster, cluster, cluster > 1, cluster * parts, *sums
     written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
@@ -308,7 +310,8 @@ def estimate(
     writes = writes * (1 + where(n % 16 > 0, UNALIGNED_STORE, 0) * t.breaks)
 
     within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
-    across = GROUPS + t.groups * np.ceil(t.pieces / t.groups) * t.rows * (PIECE_WIDTH * 4 / GATHERED)
+    share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
+    across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
         launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * t.clustered,
         steps=each * main,

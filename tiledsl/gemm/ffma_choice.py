@@ -15,7 +15,19 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-__all__ = ["CANDIDATES", "Candidate", "EstimateF32", "PlanF32", "choose", "estimate", "plan_f32", "ranked_f32"]
+__all__ = [
+    "CANDIDATES",
+    "Candidate",
+    "EstimateF32",
+    "Option",
+    "PlanF32",
+    "choose",
+    "estimate",
+    "plan_f32",
+    "plan_of",
+    "product_of",
+    "ranked_f32",
+]
 
 PROCESSORS = 132
 BYTES = 4
@@ -307,7 +319,7 @@ def _either(condition: Any, yes: Any, no: Any) -> Any:
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCESSORS) -> dict[str, Any]:
     """The consts for a product of m x n x k of aligned matrices in row order, without workspaces: k in one part."""
-    product = _product(1, m, n, k, 2, 2, 16, 16, processors)
+    product = product_of(1, m, n, k, 2, 2, 16, 16, processors)
     known = [(candidate, 1, 0) for candidate in CANDIDATES if _known(product, candidate)]
     return known[int(estimate(product, table_of(known)).total.argmin())][0].consts
 
@@ -354,16 +366,21 @@ def plan_f32(
     own, as EPILOGUE, are added by the caller.
     """
     del c_unit  # the tiles are the same
-    product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
+    product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     options = _options(product, batch_invariant)
-    best, parts, whole = options[int(estimate(product, table_of(options)).total.argmin())]
-    consts, split = dict(best.consts), product.tiles(best.bm, best.bn) - whole
-    if early and batch * m * n * k < EARLY:
+    return plan_of(options[int(estimate(product, table_of(options)).total.argmin())], product, early)
+
+
+def plan_of(option: Option, product: Product, early: bool) -> PlanF32:
+    """How to compute a product with these tiles and parts. early: as of `plan_f32`."""
+    of, parts, whole = option
+    consts, split = dict(of.consts), int(product.tiles(of.bm, of.bn)) - whole
+    if early and product.batch * product.m * product.n * product.k < EARLY:
         consts["EARLY"] = True
     if parts == 1:
         return PlanF32(consts, 1, 0, None, None)
     consts["GATHER"] = min(GATHER, key=lambda n: (parts // n + parts % n, -n))
-    return PlanF32(consts, parts, whole, (parts, split, best.bm * best.bn), (split,))
+    return PlanF32(consts, parts, whole, (parts, split, of.bm * of.bn), (split,))
 
 
 def ranked_f32(
@@ -374,14 +391,14 @@ def ranked_f32(
     """The `count` fastest candidates, parts of k, and tiles before those in parts, among which `plan_f32` chooses, with
     the time that is expected."""
     del c_unit, early
-    product = _product(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
+    product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     options = _options(product, batch_invariant)
     times = estimate(product, table_of(options))
     ranked = times.total.argsort(kind="stable")[:count]
     return [(*options[i], EstimateF32(*(float(term[i]) for term in times))) for i in ranked]
 
 
-def _product(
+def product_of(
     batch: int, m: int, n: int, k: int, a_unit: int, b_unit: int, a_align: int, b_align: int, processors: int
 ) -> Product:
     unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)

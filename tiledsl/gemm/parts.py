@@ -28,6 +28,7 @@ __all__ = [
     "AT_ONCE",
     "MOST_PARTS",
     "QUAD",
+    "SHARES",
     "as_quads",
     "is_own",
     "leave",

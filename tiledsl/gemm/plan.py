@@ -16,13 +16,13 @@ from tiledsl.gemm import mma
 from tiledsl.gemm.apart import apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.ffma_choice import plan_f32
+from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
-__all__ = ["Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "plan"]
+__all__ = ["Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "of_plan_f32", "plan"]
 
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
@@ -127,10 +127,13 @@ def _for_mma(problem: Problem) -> Plan:
 def _for_f32(problem: Problem) -> Plan:
     """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns."""
     sizes, options, exchanged = choice_of_f32(problem)
-    chosen = plan_f32(*sizes, **options)
-    numbers = {"whole": chosen.whole}
+    return of_plan_f32(plan_f32(*sizes, **options), exchanged)
+
+
+def of_plan_f32(chosen: PlanF32, exchanged: bool = False) -> Plan:
+    """As a `Plan`."""
     done = chosen.done[0] if chosen.done else 0
-    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers)
+    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers={"whole": chosen.whole})
 
 
 def choice_of_f32(problem: Problem) -> tuple[tuple[int, ...], dict[str, Any], bool]:
