@@ -136,7 +136,7 @@ HOPPER = Model(
     (
         *("SM_INTAKE", "TPC_INTAKE", "MISSING", "READ", "WRITE", "UNALIGNED_LOAD", "UNALIGNED_STORE", "WITHIN_LINE"),
         *("ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "IN_STEP", "LAUNCH", "PARTS", "DOUBLED", "REDUCED"),
-        *("GROUPS", "GATHERED"),
+        *("GROUPS", "GATHERED", "CROWDED"),
     ),
     RESULTS / "choice_times.jsonl",
     _hopper_variant,

@@ -92,31 +92,33 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
 as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 134, 201, 324
+SM_INTAKE, TPC_INTAKE, MISSING = 142, 201, 390
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 13711, 10469
+READ, WRITE = 14772, 13788
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.32
+UNALIGNED_LOAD = 1.96
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 1.43
+UNALIGNED_STORE = 2.28
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 0.856
+WITHIN_LINE = 1.06
 """How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.648
+ACROSS = 0.623
 """How much more or less writing costs by columns."""
-PIECE = 1.19
+PIECE = 1.12
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 4.59, 325
+FIRST, TILE = 5.17, 343
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 1409, {1: 1, 2: 1.11, 4: 1, 8: 1}
+CLUSTERED, IN_STEP = 1291, {1: 1, 2: 1.17, 4: 1, 8: 1}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1300
-PARTS, DOUBLED, REDUCED = 231, 556, 14.5
+LAUNCH = 1126
+CROWDED = 12.4
+"""For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
+PARTS, DOUBLED, REDUCED = 341, 386, 16.2
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2500, 45
+GROUPS, GATHERED = 2093, 24.8
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -297,9 +299,10 @@ def estimate(
     of_b = of_b * where(t.within_line, WITHIN_LINE, 1)
     read = 2 * batch * (m + n) * k
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
-    loads = where(2 * items > processors, 2.0, 1.0) * (loads + read / MISSING / items)
+    loads = where((2 * items > processors) | (t.ctas > 1), 2.0, 1.0) * (loads + read / MISSING / items)
     main = np.maximum(np.maximum(products, staging), loads)
 
+    readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
     store = PIECE * t.stored
     # Of two instances, one stores while the other multiplies.
     stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
@@ -313,7 +316,7 @@ def estimate(
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
-        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * t.clustered,
+        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * t.clustered + CROWDED * readers,
         steps=each * main,
         stores=in_step * stores,
         reads=read / READ,
