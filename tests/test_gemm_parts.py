@@ -13,7 +13,6 @@ from tiledsl.errors import CompileErrors
 from tiledsl.gemm.choice import Variant
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.lang import cdiv
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 Array = NDArray[Any]
@@ -22,7 +21,7 @@ CASES = {
     "a cluster": (Variant((64, 64, 2), parts=2), 100, 72, 1240, 1),
     "clusters": (Variant((64, 64, 2), parts=2, groups=3), 100, 72, 1240, 1),
     "groups alone": (Variant((64, 32, 2), parts=1, groups=7), 40, 72, 2600, 1),
-    "one part": (Variant((64, 32, 2), parts=1), 40, 72, 304, 1),
+    "clusters of tiles": (Variant((64, 64, 2), parts=1, along_m=2, along_n=2, groups=3), 150, 72, 1240, 1),
     "two warpgroups a tile": (Variant((128, 64, 1), parts=4, groups=2), 150, 72, 1240, 1),
     "neighbours along m": (Variant((64, 64, 2), parts=4, along_m=2), 300, 72, 1240, 2),
     "exchanged": (Variant((64, 16, 2), exchanged=True, parts=8, groups=2), 10, 200, 2000, 1),
@@ -49,17 +48,14 @@ def workspace(variant: Variant, C: Array) -> dict[str, Any]:
     if not variant.parts:
         return {"sums": None, "done": None}
     batch, m, n = C.shape
-    rows, columns, _ = variant.tile
-    tiles = cdiv(m, rows * variant.along_m) * variant.along_m * cdiv(n, columns) * batch
-    shape = (variant.groups, tiles * variant.parts, rows * columns)
-    sums = np.full(shape, np.nan, np.float32)
-    return {"sums": sums, "done": np.zeros(tiles * variant.parts, np.uint32)}
+    sums = np.full(variant.workspace(batch * variant.tiles(m, n)), np.nan, np.float32)
+    return {"sums": sums, "done": np.zeros(sums.shape[1], np.uint32)}
 
 
 def multiply(variant: Variant, A: Array, B: Array, C: Array, bias: Array, check: bool = False) -> None:
+    room = workspace(variant, C)
     if variant.exchanged:
         A, B, C = B.swapaxes(1, 2), A.swapaxes(1, 2), C.swapaxes(1, 2)
-    room = workspace(variant, C)
     consts = variant.consts() | {"EXCHANGED": variant.exchanged, "EPILOGUE": add_bias, "EARLY": True}
     if check:
         hopper_fastest.check(A, B, C, bias=bias, **room, **consts)

@@ -6,8 +6,8 @@ of GROUP rows of tiles, so that operands stay in the L2 cache. The result is sto
 scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
 warps store it.
 
-With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER as well, P clusters do: `split_k.py`. Then `sums`
-and `done` are the workspace: R is SPLIT for each tile, J the elements of a slice of it. `done` is zero before and
+With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER, P clusters do (`split_k.py`). Then `sums` and
+`done` are the workspace: R is 1 or SPLIT for each tile, J the elements of a slice of it. `done` is zero before and
 after. Sums of GATHER clusters are loaded at once; best of all P.
 
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
@@ -171,7 +171,6 @@ def store_share(
     first: index,
     C: Global[E, L, M, N],
     t: Any,
-    parts: int,
     groups: index,
     gather: int,
     sums: Global[f32, P, R, J] | None,
@@ -190,7 +189,7 @@ def store_share(
             for i in range(cdiv(x.shape[1] // wide - share, count)):
                 piece = share + i * count
                 n = tile((t.n.start + first) // wide + piece, wide)
-                y, to = add_up(x, t, parts, gather, sums, piece), C[t.batch, t.m, n]
+                y, to = add_up(x, t, gather, sums, piece), C[t.batch, t.m, n]
                 y = finished(y, to, t.m.start, n.start, alpha, beta, bias, exchanged, add_c, epilogue)
                 store(y, to, vec=min(2 * C.dtype.bytes, C.align) if C.unit == 2 else C.dtype.bytes)
 
@@ -227,7 +226,7 @@ def hopper_fastest(
     assert A.dtype.bytes == 2 or along_k, (
         "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
     )
-    groups = sums.shape[0] if GATHER and sums is not None else index(1)
+    groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
@@ -244,7 +243,7 @@ def hopper_fastest(
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT else (24, 240)
+    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER else (24, 240)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -293,12 +292,12 @@ def hopper_fastest(
                     first = t.part * x.shape[1]
                 if GATHER:
                     if mine:
-                        bring_slice(x, t, SPLIT, groups, sums, done, found[r.index, :])
+                        bring_slice(x, t, groups, sums, done, found[r.index, :])
                         store_share(
-                            x, first, C, t, SPLIT, groups, GATHER, sums, found[r.index, :], alpha, beta, bias,
+                            x, first, C, t, groups, GATHER, sums, found[r.index, :], alpha, beta, bias,
                             EXCHANGED, ADD_C, EPILOGUE,
                         )  # fmt: skip
-                        leave(done, t.number * SPLIT + t.part, found[r.index, :], thread_of(x))
+                        leave(done, t.number, found[r.index, :], thread_of(x))
                 elif mine:
                     store_columns(
                         x, first, C, t, room, r.index, INSTANCES, alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE

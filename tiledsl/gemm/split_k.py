@@ -1,7 +1,7 @@
 """Which tiles a CTA has, and which part of their k, and the reduction of the partial sums.
 
-SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
-share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
+SPLIT CTAs of a cluster share a tile of the result, each with a part of k; besides or instead, `groups` clusters share
+it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA of the cluster adds
 up one slice of the tile: to its own part it adds those of the next CTAs in turn, which these have stored in its shared
 memory. Several clusters meet to add up their slices (`parts.py`). So the bits of a result depend on the shapes and the
 consts alone.
@@ -70,42 +70,43 @@ def part_count(
     place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
 ) -> Any:
     """Work items of a product: one for each of a cluster's tiles and each of the clusters that have a part of it."""
-    return cdiv_any(m, sizes[0] * place.m) * cdiv_any(n, sizes[1] * (1 if parts else place.n)) * batches * groups
+    across = 1 if parts else place.n
+    tiles = cdiv_any(m, sizes[0] * place.m) * cdiv_any(n, sizes[1] * across) * batches
+    return tiles if groups is None else tiles * groups
 
 
 @unwrapped
 def part_item(
     i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
 ) -> Any:
-    """A tile, or with `parts` its part of k. A GPC reads once what several of its CTAs read at the same time, so these
-    have neighbouring tiles, and the same part of k.
+    """A tile, or its part of k: of the `parts` of a cluster along n, and of `groups` clusters. A GPC reads once what
+    several of its CTAs read at the same time, so these have neighbouring tiles, and the same part of k.
 
-    number, count: of the tile, and how many there are. group: of the cluster among those that share the tile. part: of
-    the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
+    number: of the slice. group: of the cluster among those that share it. part: of the CTA in the cluster. at_m,
+    along_m: which of the cluster's tiles along m this is, and how many there are.
     """
-    across = 1 if parts else place.n
+    across, within = (1, place.n) if parts else (place.n, 1)
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
     each = rows * columns
+    count, number = each * batches, 1 if groups is None else groups
     if place.m * place.n > 1:
-        i = _of_gpc(i, each * batches * groups, grid_size() // (place.m * place.n))
+        i = _of_gpc(i, count * number, grid_size() // (place.m * place.n))
     group, along_k = 0, tiles(k, sizes[2])
-    count = each * batches
-    if parts:
+    if parts or groups is not None:
         i, group = i % count, i // count
-        steps, all_parts, part = cdiv_any(k, sizes[2]), groups * place.n, group * place.n + place.at_n
+        steps, all_parts, part = cdiv_any(k, sizes[2]), number * within, group * within + (place.at_n if parts else 0)
         first, end = part * steps // all_parts * sizes[2], (part + 1) * steps // all_parts * sizes[2]
         along_k = tiles(min(k, end), sizes[2], start=first)
     row, column = in_bands(i % each, rows, columns, max(1, band // place.m))
-    row = row * place.m + place.at_m
+    row, column = row * place.m + place.at_m, column * across
     if across > 1:
-        column = column * across + place.at_n
+        column = column + place.at_n
     return WorkItem(
         m=tile(row, sizes[0]),
         n=tile(column, sizes[1]),
         k=along_k,
         batch=i // each,
-        number=i * place.m + place.at_m,
-        count=count * place.m,
+        number=(i * place.m + place.at_m) * place.n + place.at_n,
         group=group,
         part=place.at_n,
         at_m=place.at_m,
@@ -185,15 +186,15 @@ def reduce_parts(x: Fragment[Any], t: Any, parts: int, met: Meeting, turn: u32) 
 
 
 @tile_function
-def bring_slice(x: Fragment[Any], t: Any, parts: int, groups: index, sums: Any, done: Any, found: View[u32]):
+def bring_slice(x: Fragment[Any], t: Any, groups: index, sums: Any, done: Any, found: View[u32]):
     """Stores the slice of this CTA, as far as its cluster has it, and meets those of the other groups (`parts.meet`).
 
     sums: for each group and slice what the threads hold. done: the words, one for each slice.
     """
     assert sums is not None and done is not None, "GATHER needs its workspace: pass sums and done"
-    thread, number = thread_of(x), t.number * parts + t.part
-    store_part(x.registers(), sums, t.group, number, thread, x.layout.threads)
-    meet(done, number, groups, x.shape[1] // NARROW, found, thread)
+    thread = thread_of(x)
+    store_part(x.registers(), sums, t.group, t.number, thread, x.layout.threads)
+    meet(done, t.number, groups, x.shape[1] // NARROW, found, thread)
 
 
 @tile_function
@@ -208,11 +209,11 @@ def gathered_width(columns: int, gather: int) -> int:
 
 
 @tile_function
-def add_up(x: Fragment[Any], t: Any, parts: int, gather: int, sums: Any, piece: index) -> Fragment[Any]:
+def add_up(x: Fragment[Any], t: Any, gather: int, sums: Any, piece: index) -> Fragment[Any]:
     """A piece of a slice like x: its sum over the groups."""
     shape = x.shape[0], gathered_width(x.shape[1], gather)
     like = fragment(shape, x.dtype, x.layout).registers()
-    vectors, number = like.shape[0] // QUAD, t.number * parts + t.part
+    vectors = like.shape[0] // QUAD
     at_once = max(1, min(gather, AT_ONCE // vectors))
-    total = sum_of_parts(sums, number, at_once, piece * vectors, thread_of(x), x.layout.threads, like)
+    total = sum_of_parts(sums, t.number, at_once, piece * vectors, thread_of(x), x.layout.threads, like)
     return fragment(shape, x.dtype, x.layout, init=total)
