@@ -363,12 +363,14 @@ def best(
     promoted: bool = False,
     size: int = 2,
     result: int = 2,
+    exchange: bool = True,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
     size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
-    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies."""
-    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result)
+    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies. exchange: operands may
+    be exchanged."""
+    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result, exchange)
     return found(int(np.argmin(times.total)))
 
 

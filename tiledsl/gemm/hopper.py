@@ -65,7 +65,8 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
+from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
+from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted
 from tiledsl.gemm.split_k import (
     PIECE_WIDTH,
     add_up,
@@ -156,6 +157,8 @@ def hopper_fastest(
     sums: Global[f32, P, H, J] | None = None,
     done: Global[u32, R] | None = None,
     groups: i32 | int = 1,
+    scale_a: Global[f32, L, M, KBlocks] | None = None,
+    scale_b: Global[f32, L, KBlocks, NBlocks] | None = None,
     *,
     BM: const = 128,
     BN: const = 256,
@@ -227,7 +230,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PROMOTED:
-                    acc = promoted(ring, t.k, A, B, (BM, BN))
+                    acc = promoted(ring, t, A, B, (BM, BN), scale_a, scale_b)
                 else:
                     for _ in t.k:
                         if apart:

@@ -39,7 +39,7 @@ class Problem(NamedTuple):
     parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
     one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
-    promoted: as of `Format`.
+    promoted: as of `Format`. scaled: by blocks, which are not exchanged: their scales are of rows of A.
     """
 
     batch: int
@@ -64,6 +64,7 @@ class Problem(NamedTuple):
     batch_invariant: bool = False
     dtype_b: str = ""
     promoted: bool = False
+    scaled: bool = False
 
     @property
     def format(self) -> Format:
@@ -117,8 +118,9 @@ def _for_mma(problem: Problem) -> Plan:
         message = f"gemm(): {' and '.join(sorted(eight_bits))} on {target.name}, which has no instructions for them"
         raise KernelArgumentError(f"{message}\n  fix: use sm_89 or later, or bf16 or f16")
     if problem.promoted and problem.k:
-        message = f"gemm(): precision is 'promoted' on {target.name}, and only the kernel for wgmma adds up so"
-        raise KernelArgumentError(f"{message}\n  fix: leave it out, or use sm_90a")
+        asked = "scale_a and scale_b are given" if problem.scaled else "precision is 'promoted'"
+        message = f"gemm(): {asked} on {target.name}, and only the kernel for wgmma adds up so"
+        raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
     consts = mma.choose(
         problem.m, problem.n, problem.k, problem.dtype, problem.arch,
         along_k=problem.unit_a == 2 and problem.unit_b == 1, processors=problem.processors,
@@ -172,7 +174,8 @@ def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
     if problem.format.along_k:
         along_k = (True, True)
     parted, sizes = not problem.batch_invariant, (problem.format.bytes, DTYPES[problem.out].bytes)
-    return *problem[:4], along_k, behind, problem.processors, parted, apart, problem.promoted, *sizes
+    more = apart, problem.promoted, *sizes, not problem.scaled
+    return *problem[:4], along_k, behind, problem.processors, parted, *more
 
 
 def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:

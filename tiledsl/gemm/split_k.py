@@ -97,15 +97,16 @@ def part_item(
     """A tile, or with `parts` its part of k. A GPC reads once what several of its CTAs read at the same time, so these
     have neighbouring tiles, and the same part of k.
 
-    number, count: of the tile, and how many there are. group: of the cluster among those that share the tile. part: of
-    the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
+    first: of k. number, count: of the tile, and how many there are. group: of the cluster among those that share the
+    tile. part: of the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many
+    there are.
     """
     across = 1 if parts else place.n
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
     each = rows * columns
     if place.m * place.n > 1:
         i = _of_gpc(i, each * batches * groups, grid_size() // (place.m * place.n))
-    group, along_k = 0, tiles(k, sizes[2])
+    group, first, along_k = 0, 0, tiles(k, sizes[2])
     count = each * batches
     if parts:
         i, group = i % count, i // count
@@ -120,6 +121,7 @@ def part_item(
         m=tile(row, sizes[0]),
         n=tile(column, sizes[1]),
         k=along_k,
+        first=first,
         batch=i // each,
         number=i * place.m + place.at_m,
         count=count * place.m,
