@@ -16,7 +16,8 @@ the bias and the epilogue then go by rows.
 The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3 and e5m2 (also mixed), i8 and u8 (also
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
-these sums in f32; of 8-bit floats tensor cores keep 14 bits.
+these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
+and `scale_b`: `promoted.py`.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -174,6 +175,7 @@ def hopper_fastest(
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
     PROMOTED: Const[bool] = False,
+    SCALED: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -230,7 +232,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PROMOTED:
-                    acc = promoted(ring, t, A, B, (BM, BN), scale_a, scale_b)
+                    acc = promoted(ring, t, A, B, (BM, BN), (scale_a, scale_b) if SCALED else None)
                 else:
                     for _ in t.k:
                         if apart:

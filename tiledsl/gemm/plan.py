@@ -191,6 +191,7 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes)
     consts |= {"PROMOTED": True} if problem.promoted else {}
+    consts |= {"SCALED": True} if problem.scaled else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     if chosen.groups == 1:
         return plan

@@ -62,29 +62,29 @@ def blocks_across(columns: int) -> int:
 
 @tile_function
 def promoted(
-    ring: Any, t: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scale_a: Any, scale_b: Any
+    ring: Any, t: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any
 ) -> Fragment[f32]:
     """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
-    f32, scaled if there are scales. One warpgroup adds while others multiply."""
+    f32. One warpgroup adds while others multiply. scales: None, or those of A and of B."""
     total = wgmma.accumulator(shape, f32).wait()
-    if scale_a is None or scale_b is None:
-        assert scale_a is None and scale_b is None, "scale_a and scale_b go together: pass both"
+    if scales is None:
         for _ in t.k:
             with ring.use() as s:
                 product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
             total = total + product.wait()
         return total
-    rows, first = rows_of(total, t.m.start, scale_a.shape[1]), index(t.first) // BLOCK
-    found = [scales_of(scale_a, scale_b, t, rows, shape[1], first + i) for i in range(AHEAD)]
+    assert scales[0] is not None and scales[1] is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
+    rows, first = rows_of(total, t.m.start, scales[0].shape[1]), index(t.first) // BLOCK
+    found = [scales_of(scales, t, rows, shape[1], first + i) for i in range(AHEAD)]
     for k in unroll(t.k, by=AHEAD):
         assert k.size == BLOCK, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
         with ring.use() as s:
             product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
-            scales = of_elements(found[0], total, t.n.start, len(rows))
+            factors = of_elements(found[0], total, t.n.start, len(rows))
         partial = product.wait()
         found = found[1:]
-        found.append(scales_of(scale_a, scale_b, t, rows, shape[1], k.start // BLOCK + AHEAD))
-        total = partial * scales + total
+        found.append(scales_of(scales, t, rows, shape[1], k.start // BLOCK + AHEAD))
+        total = partial * factors + total
     return total
 
 
@@ -97,8 +97,7 @@ def rows_of(x: Fragment[f32], first: index, extent: index) -> list[index]:
 
 @tile_function
 def scales_of(
-    scale_a: Global[f32, L, M, KBlocks],
-    scale_b: Global[f32, L, KBlocks, NBlocks],
+    scales: tuple[Global[f32, L, M, KBlocks], Global[f32, L, KBlocks, NBlocks]],
     t: Any,
     rows: list[index],
     columns: int,
@@ -106,6 +105,7 @@ def scales_of(
 ) -> Fragment[f32]:
     """Of a block of k, or instead of one past the edge the last one: the scales of these rows, and behind them those of
     the blocks of columns."""
+    scale_a, scale_b = scales
     across, block = blocks_across(columns), minimum(block, scale_a.shape[2] - 1)
     found = fragment((len(rows) + across,), f32)
     for i in unroll(len(rows)):
