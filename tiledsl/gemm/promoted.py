@@ -61,9 +61,7 @@ def blocks_across(columns: int) -> int:
 
 
 @tile_function
-def promoted(
-    ring: Any, t: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any
-) -> Fragment[f32]:
+def promoted(ring: Any, t: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any) -> Fragment[f32]:
     """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
     f32. One warpgroup adds while others multiply. scales: None, or those of A and of B."""
     total = wgmma.accumulator(shape, f32).wait()
