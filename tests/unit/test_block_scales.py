@@ -331,7 +331,6 @@ def test_warmup_compiles_what_a_call_launches(monkeypatch: pytest.MonkeyPatch) -
     A, B, given = operands(96, 256, 384)
     given["scale_b"] = VIEWS["columns"](given["scale_b"])
     of = call.described(A, B, None, None, None, None, None, *map(aligned, given.values()))
-    of = of._replace(a=of.a, b=of.b)
     (step,) = call.planned(of, 0.0, None, "sm_90a").launches
     values = step.values((256, 512, 768, 0, 1024, 2048, 0, 0), 0)
     assert [step.kernel.dispatcher.build_of(values, "sm_90a")[0]] == found

@@ -23,6 +23,7 @@ from tiledsl import (
     Fragment,
     Global,
     Memory,
+    WorkItem,
     coordinates,
     f32,
     fragment,
@@ -61,7 +62,9 @@ def blocks_across(columns: int) -> int:
 
 
 @tile_function
-def promoted(ring: Any, t: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any) -> Fragment[f32]:
+def promoted(
+    ring: Any, t: WorkItem, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any
+) -> Fragment[f32]:
     """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
     f32. One warpgroup adds while others multiply. scales: None, or those of A and of B."""
     total = wgmma.accumulator(shape, f32).wait()
@@ -96,7 +99,7 @@ def rows_of(x: Fragment[f32], first: index, extent: index) -> list[index]:
 @tile_function
 def scales_of(
     scales: tuple[Global[f32, L, M, KBlocks], Global[f32, L, KBlocks, NBlocks]],
-    t: Any,
+    t: WorkItem,
     rows: list[index],
     columns: int,
     block: index,
