@@ -76,15 +76,14 @@ def promoted(
         return total
     assert scales[0] is not None and scales[1] is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
     rows, first = rows_of(total, t.m.start, scales[0].shape[1]), index(t.first) // BLOCK
-    found = [scales_of(scales, t, rows, shape[1], first + i) for i in range(AHEAD)]
-    for k in unroll(t.k, by=AHEAD):
+    found = scales_of(scales, t, rows, shape[1], first)
+    for k in t.k:
         assert k.size == BLOCK, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
         with ring.use() as s:
             product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
-            factors = of_elements(found[0], total, t.n.start, len(rows))
         partial = product.wait()
-        found = found[1:]
-        found.append(scales_of(scales, t, rows, shape[1], k.start // BLOCK + AHEAD))
+        factors = of_elements(found, total, t.n.start, len(rows))
+        found = scales_of(scales, t, rows, shape[1], k.start // BLOCK + 1)
         total = partial * factors + total
     return total
 
