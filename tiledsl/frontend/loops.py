@@ -31,7 +31,9 @@ def _(node: ast.For, frame: Frame) -> None:
         case range() if _calls_range(frame, node.iter):
             _run_time_for(frame, node, Bounds(frame, node.iter, items.start, items.stop, items.step))
         case Ranges():
-            _run_time_for(frame, node, Bounds.over(frame, node.iter, items))
+            bounds = Bounds(frame, node.iter, items.start, items.extent, items.size, size=items.size)
+            bounds.of_item = along_k(frame, items)
+            _run_time_for(frame, node, bounds)
         case ScheduleObject(items=None):
             _unrolled(frame, node, [one_item(frame, node, items)])
         case ScheduleObject():
@@ -110,7 +112,7 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         _check_pipelined(frame, node, carried)
         pipelined = during(frame.unit, pipelined=loc)
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
-    k_loop = body if bounds.ranges is not None and along_k(frame, bounds.ranges) else None
+    k_loop = body if bounds.of_item else None
     with pipelined, during(frame.unit.cooperation, k_loop=k_loop), frame.into(body):
         carried.bind(body.args[1:])
         frame.env.update({name: bounds.variable(body.args[0]), "$break": False, "$continue": False})

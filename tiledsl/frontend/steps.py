@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from tiledsl.frontend.arithmetic import common_dtype, unify
-from tiledsl.frontend.bindings import LanguageObject, Range, Ranges
+from tiledsl.frontend.bindings import LanguageObject, Range
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Value
@@ -18,9 +18,9 @@ from tiledsl.ir.types import DTYPES, INDEX
 class Bounds(LanguageObject):
     """A run-time loop's bounds as three values of one dtype: index, or what was given.
 
-    size: 0, or the variable is a `Range` of so many elements. ranges: what `tiles` made, if the loop is over that. how:
-    the attributes of the loop: `unroll`, and `stages` and `fragments` of a pipelined one. known: the step, where it is
-    a constant, else 0. loop: the op that it becomes.
+    size: 0, or the variable is a `Range` of so many elements. of_item: as of `along_k`. how: the attributes of the
+    loop: `unroll`, and `stages` and `fragments` of a pipelined one. known: the step, where it is a constant, else 0.
+    loop: the op that it becomes.
     """
 
     loop: type[control.For] = control.For
@@ -36,15 +36,8 @@ class Bounds(LanguageObject):
         self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
         self.known = int(op.value) if isinstance(op, Constant) else 0
-        self.frame, self.size = frame, size
-        self.ranges: Ranges | None = None
+        self.frame, self.size, self.of_item = frame, size, False
         self.how: dict[str, Any] = {}
-
-    @classmethod
-    def over(cls, frame: Frame, node: ast.AST, ranges: Ranges) -> Bounds:
-        bounds = cls(frame, node, ranges.start, ranges.extent, ranges.size, size=ranges.size)
-        bounds.ranges = ranges
-        return bounds
 
     def variable(self, value: Value) -> Any:
         """What the loop's name is bound to."""

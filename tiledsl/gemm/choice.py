@@ -47,8 +47,8 @@ def where(condition: Numbers, yes: Numbers, no: Numbers) -> Numbers:
     return yes if condition else no
 
 
-SHARED = 225 << 10
-"""Bytes of shared memory for the ring and the staging of results."""
+SHARED, LIMIT = 225 << 10, (227 << 10) - 512
+"""Bytes of shared memory for the ring and the staging of results, and with what else is large."""
 TOGETHER = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
 """CTAs that run at once in clusters of so many, on the 132 SMs of an H200 (cuOccupancyMaxActiveClusters): each cluster
 is within a GPC, and few GPCs have a multiple of its size."""
@@ -133,9 +133,11 @@ class Variant(NamedTuple):
     by_rows: bool = False
     band: int = 8
 
-    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2) -> dict[str, Any]:
+    def consts(
+        self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0
+    ) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16. result, size: bytes of an element of C, and of A
-        and B. by_tma: TMA can store C."""
+        and B. by_tma: TMA can store C. beside: bytes of shared memory for other things."""
         k = halves(k, size)
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
@@ -143,7 +145,7 @@ class Variant(NamedTuple):
         width = PIECE_WIDTH if self.groups > 1 else slice_width(self.parts, columns) if self.parts else columns
         piece = result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
-        stages = min(16, (SHARED - staged - self.received) // (2 * bk * (rows + self.loaded)))
+        stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         split = {"SPLIT": self.parts, "GATHER": self.groups > 1}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **split}

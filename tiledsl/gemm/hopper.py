@@ -67,7 +67,7 @@ from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
-from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted
+from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     PIECE_WIDTH,
     add_up,
@@ -188,6 +188,7 @@ def hopper_fastest(
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
+    scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED else None
     stored: int = PIECE_WIDTH if GATHER else slice_width(SPLIT, BN) if SPLIT else BN
     room = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
@@ -232,7 +233,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PROMOTED:
-                    acc = promoted(ring, t, A, B, (BM, BN), (scale_a, scale_b) if SCALED else None)
+                    acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:
                     for _ in t.k:
                         if apart:

@@ -8,9 +8,10 @@ adds up the products of a block of k, from zero, and for each element
 one block after the other, from zero; both operations round to nearest even in f32. So what is not finite does what the
 arithmetic says: 0 times infinity is NaN.
 
-A thread of the accumulators needs the scales of its two rows in each 64, and one of B for each 128 columns. It reads
-them itself, in whatever order they are in memory, AHEAD steps before they are due. In shared memory they would cost
-each thread a fence, and warps a barrier, in each step, before TMA may overwrite them.
+Each warp of the accumulators copies the scales of its rows of A to shared memory of its own, by cp.async, AHEAD steps
+before they are due, in whatever order they are in memory. Loads to registers would be no earlier than in the same step:
+ptxas moves them there. By TMA, each thread would need a proxy fence in each step before the next copy. Of B, whose few
+scales stay in L1, such loads are early enough.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ from tiledsl import (
     Fragment,
     Global,
     Memory,
+    SharedTile,
     WorkItem,
     coordinates,
     f32,
     fragment,
     index,
+    lane_id,
     minimum,
+    ptx,
+    row_major,
+    shared,
+    syncwarp,
     tile_function,
     unroll,
+    warp_id,
     wgmma,
     where,
 )
@@ -38,7 +46,7 @@ from tiledsl.dims import L, M
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper_tiles import matrix
 
-__all__ = ["KBlocks", "NBlocks", "blocks_across", "promoted"]
+__all__ = ["ROOM", "KBlocks", "NBlocks", "blocks_across", "promoted", "room_of_scales"]
 
 
 class KBlocks(Dim):
@@ -49,9 +57,11 @@ class NBlocks(Dim):
     """Blocks of columns of B."""
 
 
-AHEAD = 2
-"""Two steps take longer than a load from memory. The loop is unrolled by as many: then scales are loaded to the
-registers where they are due, and no move waits for them."""
+AHEAD = 3
+"""Steps. Copies take up to two of them, where they come from memory."""
+ROOM = (AHEAD + 1, 8, 32)
+"""Of scales of A in shared memory: by step, warp of the accumulators and lane, of which each copies one. A warp has 16
+rows; it copies 32 nevertheless: a branch between the products and their end would make ptxas issue another one."""
 PANEL = 8
 """Columns of an accumulator of which a thread has two in each of its rows, and the next eight behind them."""
 
@@ -66,7 +76,7 @@ def promoted(
     ring: Any, t: WorkItem, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any
 ) -> Fragment[f32]:
     """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
-    f32. One warpgroup adds while others multiply. scales: None, or those of A and of B."""
+    f32. One warpgroup adds while others multiply. scales: None, or of A, of B, and `room_of_scales`."""
     total = wgmma.accumulator(shape, f32).wait()
     if scales is None:
         for _ in t.k:
@@ -74,63 +84,65 @@ def promoted(
                 product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
             total = total + product.wait()
         return total
-    assert scales[0] is not None and scales[1] is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
-    rows, first = rows_of(total, t.m.start, scales[0].shape[1]), index(t.first) // BLOCK
-    found = scales_of(scales, t, rows, shape[1], first)
+    scale_a, scale_b, room = scales
+    assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
+    row = first_row(total) + t.m.start
+    syncwarp()  # the item before has been scaled
+    for i in unroll(AHEAD):
+        copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
     for k in t.k:
         assert k.size == BLOCK, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
+        block = k.start // BLOCK
         with ring.use() as s:
             product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
-        partial = product.wait()
-        factors = of_elements(found, total, t.n.start, len(rows))
-        found = scales_of(scales, t, rows, shape[1], k.start // BLOCK + 1)
-        total = partial * factors + total
+            ptx.wait_group(AHEAD - 1)
+            syncwarp()  # they have arrived for all lanes, and those of the step before have been read
+            copy_scales(scale_a, room, t, row, block + AHEAD)
+            factors = of_elements(total, room, scale_b, t, block)
+        total = product.wait() * factors + total
+    ptx.wait_group(0)
     return total
 
 
 @tile_function
-def rows_of(x: Fragment[f32], first: index, extent: index) -> list[index]:
-    """The rows of a thread's elements. Instead of one past the edge, the last one."""
-    each = coordinates(x.columns(0, PANEL))[0].registers()
-    return [minimum(first + each[2 * i], extent - 1) for i in range(each.shape[0] // 2)]
+def room_of_scales() -> SharedTile[f32]:
+    return shared(ROOM, f32, layout=row_major)
 
 
 @tile_function
-def scales_of(
-    scales: tuple[Global[f32, L, M, KBlocks], Global[f32, L, KBlocks, NBlocks]],
-    t: WorkItem,
-    rows: list[index],
-    columns: int,
-    block: index,
+def first_row(x: Fragment[f32]) -> index:
+    """Of the rows of this warp, in the tile."""
+    rows = coordinates(x.columns(0, PANEL))[0].registers()
+    assert rows.shape[0] == 4, f"a warp has {4 * rows.shape[0]} rows: tiles are of 128 for two warpgroups, 64 for one"
+    return rows[0] - lane_id() // 4
+
+
+@tile_function
+def copy_scales(scale_a: Global[f32, L, M, KBlocks], room: SharedTile[f32], t: WorkItem, row: index, block: index):
+    """Starts to copy the scales of a block of k, a group of copies. Past the edge there are zeros."""
+    at = block % ROOM[0], warp_id() % ROOM[1], lane_id()
+    ptx.cp_async(room, at, scale_a, (t.batch, row + lane_id(), block), bytes=4)
+    ptx.commit_group()
+
+
+@tile_function
+def of_elements(
+    x: Fragment[f32], room: SharedTile[f32], scale_b: Global[f32, L, KBlocks, NBlocks], t: WorkItem, block: index
 ) -> Fragment[f32]:
-    """Of a block of k, or instead of one past the edge the last one: the scales of these rows, and behind them those of
-    the blocks of columns."""
-    scale_a, scale_b = scales
-    across, block = blocks_across(columns), minimum(block, scale_a.shape[2] - 1)
-    found = fragment((len(rows) + across,), f32)
-    for i in unroll(len(rows)):
-        found[i] = scale_a[t.batch, rows[i], block]
-    for i in unroll(across):
-        found[len(rows) + i] = scale_b[t.batch, block, minimum(t.n.start // BLOCK + i, scale_b.shape[2] - 1)]
-    return found
-
-
-@tile_function
-def of_elements(scales: Fragment[f32], x: Fragment[f32], first: index, rows: int) -> Fragment[f32]:
-    """The factor of each element of x. scales: of `scales_of`, the first so many of rows. first: column of the tile."""
-    columns, across = x.shape[1], scales.shape[0] - rows
-    step = gcd(columns, BLOCK)
+    """What each element of x is scaled by in this block of k."""
+    columns, first, last = x.shape[1], t.n.start, scale_b.shape[2] - 1
+    step, own = gcd(columns, BLOCK), (block % ROOM[0], warp_id() % ROOM[1], lane_id() // 4)
+    of_a = [room[own], room[own[0], own[1], own[2] + 8]]
+    of_b = [scale_b[t.batch, block, minimum(first // BLOCK + i, last)] for i in range(blocks_across(columns))]
     made = fragment(x.registers().shape, f32)
     for column in unroll(0, columns, step):
         if columns % BLOCK == 0:
-            of_b = scales[rows + column // BLOCK]
+            factor = of_b[column // BLOCK]
         else:
-            of_b = scales[rows]
-            for i in unroll(1, across):
-                of_b = where(first % BLOCK + column >= i * BLOCK, scales[rows + i], of_b)
-        for row in unroll(rows):
-            factor = scales[row] * of_b
-            for panel in unroll(column // PANEL, (column + step) // PANEL):
-                at = (row // 2 * (columns // PANEL) + panel) * 4 + row % 2 * 2
-                made[at], made[at + 1] = factor, factor
+            factor = of_b[0]
+            for i in unroll(1, len(of_b)):
+                factor = where(first % BLOCK + column >= i * BLOCK, of_b[i], factor)
+        for panel in unroll(column // PANEL, (column + step) // PANEL):
+            for i in unroll(4):
+                made[4 * panel + i] = of_a[i // 2] * factor
     return fragment(x.shape, f32, x.layout, init=made)

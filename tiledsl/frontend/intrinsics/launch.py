@@ -174,7 +174,7 @@ def _at_run_time(call: Call, loop: Any, fix: str) -> Bounds:
         case range():
             return Bounds(call.frame, call.node, loop.start, loop.stop, loop.step)
         case Ranges():
-            return Bounds.over(call.frame, call.node, loop)
+            return Bounds(call.frame, call.node, loop.start, loop.extent, loop.size, size=loop.size)
         case _:
             raise call.error(f"{call.what} on {describe(loop)}; expected range(...) or tiles(...)", fix)
 
