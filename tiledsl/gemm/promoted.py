@@ -58,10 +58,11 @@ class NBlocks(Dim):
 
 
 AHEAD = 3
-"""Steps. Copies take up to two of them, where they come from memory."""
+"""Steps. A copy from memory takes about two."""
 ROOM = (AHEAD + 1, 8, 32)
 """Of scales of A in shared memory: by step, warp of the accumulators and lane, of which each copies one. A warp has 16
-rows; it copies 32 nevertheless: a branch between the products and their end would make ptxas issue another one."""
+rows, and copies those of 32: a branch between products and the wait for them makes ptxas issue one more, an empty one.
+"""
 PANEL = 8
 """Columns of an accumulator of which a thread has two in each of its rows, and the next eight behind them."""
 
