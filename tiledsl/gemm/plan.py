@@ -20,7 +20,7 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.promoted import ROOM
+from tiledsl.gemm.promoted import SLOTS
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
@@ -191,7 +191,7 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     early = bool(chosen.parts) or batch * m * n * k < EARLY
     if problem.promoted:
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
-    beside = prod(ROOM) * F32.bytes if problem.scaled else 0
+    beside = prod(SLOTS) * F32.bytes if problem.scaled else 0
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)
     consts |= {"PROMOTED": True} if problem.promoted else {}
     consts |= {"SCALED": True} if problem.scaled else {}

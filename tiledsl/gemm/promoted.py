@@ -46,7 +46,7 @@ from tiledsl.dims import L, M
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper_tiles import matrix
 
-__all__ = ["ROOM", "KBlocks", "NBlocks", "blocks_across", "promoted", "room_of_scales"]
+__all__ = ["SLOTS", "KBlocks", "NBlocks", "blocks_across", "promoted", "room_of_scales"]
 
 
 class KBlocks(Dim):
@@ -59,7 +59,7 @@ class NBlocks(Dim):
 
 AHEAD = 3
 """Steps. A copy from memory takes about two."""
-ROOM = (AHEAD + 1, 8, 32)
+SLOTS = (AHEAD + 1, 8, 32)
 """Of scales of A in shared memory: by step, warp of the accumulators and lane, of which each copies one. A warp has 16
 rows, and copies those of 32: a branch between products and the wait for them makes ptxas issue one more, an empty one.
 """
@@ -107,7 +107,7 @@ def promoted(
 
 @tile_function
 def room_of_scales() -> SharedTile[f32]:
-    return shared(ROOM, f32, layout=row_major)
+    return shared(SLOTS, f32, layout=row_major)
 
 
 @tile_function
@@ -121,7 +121,7 @@ def first_row(x: Fragment[f32]) -> index:
 @tile_function
 def copy_scales(scale_a: Global[f32, L, M, KBlocks], room: SharedTile[f32], t: WorkItem, row: index, block: index):
     """Starts to copy the scales of a block of k, a group of copies. Past the edge there are zeros."""
-    at = block % ROOM[0], warp_id() % ROOM[1], lane_id()
+    at = block % SLOTS[0], warp_id() % SLOTS[1], lane_id()
     ptx.cp_async(room, at, scale_a, (t.batch, row + lane_id(), block), bytes=4)
     ptx.commit_group()
 
@@ -132,7 +132,7 @@ def of_elements(
 ) -> Fragment[f32]:
     """What each element of x is scaled by in this block of k."""
     columns, first, last = x.shape[1], t.n.start, scale_b.shape[2] - 1
-    step, own = gcd(columns, BLOCK), (block % ROOM[0], warp_id() % ROOM[1], lane_id() // 4)
+    step, own = gcd(columns, BLOCK), (block % SLOTS[0], warp_id() % SLOTS[1], lane_id() // 4)
     of_a = [room[own], room[own[0], own[1], own[2] + 8]]
     of_b = [scale_b[t.batch, block, minimum(first // BLOCK + i, last)] for i in range(blocks_across(columns))]
     made = fragment(x.registers().shape, f32)
