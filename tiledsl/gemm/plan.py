@@ -189,7 +189,7 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     if format.along_k:
         padded = padded[0] or problem.unit_a != 2, padded[1] or problem.unit_b != 1
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    if problem.promoted:
+    if problem.promoted and not problem.scaled:
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
     beside = prod(SLOTS) * F32.bytes if problem.scaled else 0
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)

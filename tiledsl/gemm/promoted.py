@@ -58,7 +58,7 @@ class NBlocks(Dim):
 
 
 AHEAD = 3
-"""Steps. A copy from memory takes about two."""
+"""Blocks of k. A copy from memory takes about as long as two."""
 SLOTS = (AHEAD + 1, 8, 32)
 """Of scales of A in shared memory: by step, warp of the accumulators and lane, of which each copies one. A warp has 16
 rows, and copies those of 32: a branch between products and the wait for them makes ptxas issue one more, an empty one.
@@ -92,15 +92,23 @@ def promoted(
     for i in unroll(AHEAD):
         copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
     for k in t.k:
-        assert k.size == BLOCK, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
+        assert k.size % BLOCK == 0, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
         block = k.start // BLOCK
+        products: list[Any] = []
+        factors: list[Any] = []
         with ring.use() as s:
-            product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
-            ptx.wait_group(AHEAD - 1)
-            syncwarp()  # they have arrived for all lanes, and those of the step before have been read
-            copy_scales(scale_a, room, t, row, block + AHEAD)
-            factors = of_elements(total, room, scale_b, t, block)
-        total = product.wait() * factors + total
+            for i in unroll(k.size // BLOCK):
+                a, b = matrix(s.a, A)[:, i * BLOCK : (i + 1) * BLOCK], matrix(s.b, B)[i * BLOCK : (i + 1) * BLOCK, :]
+                products.append(wgmma(a, b[:, : shape[1]], wgmma.accumulator(shape, f32)))
+            for i in unroll(k.size // BLOCK):
+                ptx.wait_group(AHEAD - 1)
+                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
+                copy_scales(scale_a, room, t, row, block + i + AHEAD)
+                factors.append(of_elements(total, room, scale_b, t, block + i))
+        for i in unroll(k.size // BLOCK):
+            partial = products[i].wait()
+            if i == 0 or block + i < scale_a.shape[2]:  # not 0 times a scale that is not there
+                total = partial * factors[i] + total
     ptx.wait_group(0)
     return total
 
@@ -134,6 +142,7 @@ def of_elements(
     columns, first, last = x.shape[1], t.n.start, scale_b.shape[2] - 1
     step, own = gcd(columns, BLOCK), (block % SLOTS[0], warp_id() % SLOTS[1], lane_id() // 4)
     of_a = [room[own], room[own[0], own[1], own[2] + 8]]
+    block = minimum(block, scale_b.shape[1] - 1)
     of_b = [scale_b[t.batch, block, minimum(first // BLOCK + i, last)] for i in range(blocks_across(columns))]
     made = fragment(x.registers().shape, f32)
     for column in unroll(0, columns, step):
