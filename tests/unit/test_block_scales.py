@@ -390,6 +390,20 @@ def test_later_calls_only_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(slow) == 3 and equal(plain.array, exact(A, B))
 
 
+def test_scales_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, EmulatedDriver())
+    A, B, given = operands(40, 150, 200)
+    left, right = (FakeTorch(aligned(x)) for x in (A, B))
+    for name in SCALES:
+        moved = {n: FakeTorch(aligned(x), int(n == name)) for n, x in given.items()}
+        with pytest.raises(
+            KernelArgumentError, match=f"A is in the memory of GPU 0, but {name} in the memory of GPU 1"
+        ):
+            gemm(left, right, FakeTorch(np.zeros((40, 150), F32)), **moved)
+    with pytest.raises(KernelArgumentError, match="A is in the memory of GPU 0, but scale_a in host memory"):
+        gemm(left, right, FakeTorch(np.zeros((40, 150), F32)), **given)
+
+
 NAMES = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float32": F32, "uint8": np.uint8}
 
 # -- refused ---------------------------------------------------------------------------------------------------
