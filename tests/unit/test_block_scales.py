@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -17,17 +19,22 @@ from tests.unit.emulated_gpu import EmulatedDriver, FakeTorch, aligned, install
 from tests.unit.test_gemm_call import VIEWS, relu_bias
 from tests.unit.test_gemm_formats import NUMPY, equal, exact, numbers
 from tiledsl import index, tile_function
+from tiledsl.arch import TARGETS
 from tiledsl.errors import CompileErrors, EmulatorError, KernelArgumentError
 from tiledsl.gemm import call, gemm, promoted, warmup
-from tiledsl.gemm.choice import WHOLE, Variant
+from tiledsl.gemm.choice import WHOLE, Variant, best
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.plan import Problem, plan
+from tiledsl.gemm.hopper_tiles import piece_width
+from tiledsl.gemm.plan import Problem, choice_of, plan
+from tiledsl.gemm.split_k import PIECE_WIDTH, slice_width
+from tiledsl.inspect.loading import load_module
 from tiledsl.ir.ops import async_copy, barriers, gpu
 from tiledsl.lang import cdiv
 
 Array = NDArray[Any]
 F32 = np.float32
+GALLERY = Path(__file__).parent.parent.parent / "examples" / "gemm"
 
 
 def scales(*shape: int, seed: int = 2) -> Array:
@@ -339,11 +346,16 @@ def test_what_the_kernel_refuses() -> None:
 @given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 9000), st.booleans())
 def test_every_choice_fits(m: int, n: int, k: int, add_c: bool) -> None:
     """Steps of a block or two, operands as they are given, and registers for as many sums."""
-    made = plan(Problem(1, m, n, k, "e4m3", unit_b=1, promoted=True, scaled=True, add_c=add_c))
-    consts = made.consts
+    problem = Problem(1, m, n, k, "e4m3", unit_b=1, promoted=True, scaled=True, add_c=add_c)
+    made, chosen = plan(problem), best(*choice_of(problem))
+    consts, (rows, columns, instances) = made.consts, chosen.tile
     assert made.kernel is hopper_fastest and not made.exchanged
     assert consts["PROMOTED"] and consts["SCALED"] and consts["BK"] in (BLOCK, 2 * BLOCK) and consts["STAGES"] >= 3
-    assert consts["BM"] * consts["BN"] * consts["INSTANCES"] <= 96 * 256
+    assert rows * columns * instances <= 96 * 256
+    share = PIECE_WIDTH if chosen.groups > 1 else slice_width(chosen.parts, columns) if chosen.parts else columns
+    stored = 2 * (1 if chosen.parts else 2) * instances * rows * piece_width(share, 2, chosen.registers)
+    used = consts["STAGES"] * (consts["BK"] * (rows + columns) + 16) + stored + chosen.received
+    assert used + 4 * prod(promoted.SLOTS) + 64 <= TARGETS["sm_90a"].shared_per_block
 
 
 def test_targets_without_wgmma() -> None:
@@ -363,6 +375,21 @@ def test_warmup_compiles_what_a_call_launches(monkeypatch: pytest.MonkeyPatch) -
     (step,) = call.planned(of, 0.0, None, "sm_90a").launches
     values = step.values((256, 512, 768, 0, 1024, 2048, 0, 0), 0)
     assert [step.kernel.dispatcher.build_of(values, "sm_90a")[0]] == found
+
+
+def test_the_step_of_the_gallery(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right at edges, has no hazards and no spills, and its file shows what scales of blocks are for."""
+    step = load_module(GALLERY / "hopper_scaled.py")
+    m, n, k = 200, 300, 400
+    A, B, given = operands(m, n, k, "e4m3", "e5m2")
+    C = np.full((m, n), 7, F32)
+    step.hopper_scaled.check(A, np.ascontiguousarray(B.T), C, given["scale_a"], given["scale_b"].T.copy())
+    assert equal(C, dequantised(A, B, **given))
+    used = step.hopper_scaled.compile(arch="sm_90a", D="e4m3", F="e4m3", E="bf16").resources
+    assert used.spill_stores == used.stack == 0
+    step.main(130, 140, 272)
+    of_blocks, of_one = (float(error) for error in re.findall(r"at most ([\d.]+)", capsys.readouterr().out))
+    assert of_blocks < 0.06 and of_one > 0.5
 
 
 # -- torch -----------------------------------------------------------------------------------------------------
