@@ -32,7 +32,6 @@ from tiledsl import (
 from tiledsl.dims import K, M, N
 
 D = TypeVar("D", bound=Scalar)
-F = TypeVar("F", bound=Scalar)
 E = TypeVar("E", bound=Scalar)
 
 
@@ -50,7 +49,7 @@ BLOCK = 128
 @tile_kernel(arch="sm_90a")
 def hopper_scaled(
     A: Global[D, M, K],
-    B: Global[F, N, K],
+    B: Global[D, N, K],
     C: Global[E, M, N],
     scale_a: Global[f32, M, KBlocks],
     scale_b: Global[f32, NBlocks, KBlocks],
@@ -60,8 +59,8 @@ def hopper_scaled(
 ):
     bx, by = grid(cdiv(N, BLOCK), cdiv(M, BM))
     m, n = tile(by, BM), tile(bx, BLOCK)
-    right: Any = shared((BLOCK, BLOCK), B.dtype, layout=swizzle_128b)
-    ring = Ring(STAGES, a=shared((BM, BLOCK), A.dtype, layout=swizzle_128b), b=right)
+    left = shared((BM, BLOCK), A.dtype, layout=swizzle_128b)
+    ring = Ring(STAGES, a=left, b=shared((BLOCK, BLOCK), B.dtype, layout=swizzle_128b))
     with role("load", registers=24, threads=1):
         for k in tiles(K, BLOCK):
             with ring.fill() as s:
