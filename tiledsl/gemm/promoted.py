@@ -8,7 +8,7 @@ adds up the products of a block of k, from zero, and for each element
 one block after the other, from zero; both operations round to nearest even in f32. So what is not finite does what the
 arithmetic says: 0 times infinity is NaN.
 
-Each warp of the accumulators copies the scales of its rows of A to shared memory of its own, by cp.async, AHEAD steps
+Each warp of the accumulators copies the scales of its rows of A to shared memory of its own, by cp.async, AHEAD blocks
 before they are due, in whatever order they are in memory. Loads to registers would be no earlier than in the same step:
 ptxas moves them there. By TMA, each thread would need a proxy fence in each step before the next copy. Of B, whose few
 scales stay in L1, such loads are early enough.
@@ -60,7 +60,7 @@ class NBlocks(Dim):
 AHEAD = 3
 """Blocks of k. A copy from memory takes about as long as two."""
 SLOTS = (AHEAD + 1, 8, 32)
-"""Of scales of A in shared memory: by step, warp of the accumulators and lane, of which each copies one. A warp has 16
+"""Of scales of A in shared memory: by block, warp of the accumulators and lane, of which each copies one. A warp has 16
 rows, and copies those of 32: a branch between products and the wait for them makes ptxas issue one more, an empty one.
 """
 PANEL = 8
