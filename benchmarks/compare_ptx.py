@@ -4,7 +4,8 @@
     python -m benchmarks.compare_ptx main~3 main     two commits
     python -m benchmarks.compare_ptx main --keep /tmp/ptx && diff -r /tmp/ptx/before /tmp/ptx/after
 
-Every kernel of examples/gemm is compiled in every variant and format, and with the consts it chooses for some sizes.
+Every kernel of examples/gemm is compiled in every variant and format, and with the consts it chooses for some sizes,
+for calls without its optional tensors.
 Locations, comments and the labels of debug information do not count. Each commit is checked out into a temporary
 worktree and compiled by a process of its own, with the same Python. Exit status 1 if anything differs.
 """
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +97,10 @@ def _consts(gallery: Any, entry: Any, format: str, arch: str) -> list[dict[str, 
 
 def _code(kernel: Any, arch: str, settings: dict[str, Any]) -> Code:
     try:
-        compiled = kernel.compile(arch=arch, **settings)
+        spec, arch = kernel.specialized(arch, settings)
+        optional = {param.name for param in kernel.signature.tensors if param.optional}
+        spec = replace(spec, tensors=tuple((name, None if name in optional else t) for name, t in spec.tensors))
+        compiled = kernel.builds.compiled(spec, arch)
     except Exception as error:  # of any kind, as old commits may have them; its location does not count
         return Code("", error=f"{type(error).__name__}: {str(error).splitlines()[0].split('error: ')[-1]}")
     used = compiled.resources

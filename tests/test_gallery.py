@@ -70,7 +70,7 @@ def _kernels(path: Path) -> list[str]:
 def test_every_kernel_is_listed(gallery: ModuleType) -> None:
     texts = (*GEMM.glob("*.py"), *LIBRARY.glob("*.py"))
     in_files = {(path.name, name) for path in texts for name in _kernels(path)}
-    entries = (*gallery.GALLERY, *gallery.HOPPER)
+    entries = (*gallery.GALLERY, *gallery.HOPPER, *gallery.SCALED)
     listed = {(LIBRARY_FILES.get(entry.kernel, entry.file), entry.kernel) for entry in entries}
     listed |= {("pad.py", "pad"), ("pad.py", "pad_both")}  # before a product
     listed |= {("grouped.py", "hopper_grouped")}  # of the library alone
@@ -80,7 +80,7 @@ def test_every_kernel_is_listed(gallery: ModuleType) -> None:
 @pytest.mark.parametrize("readme", ["README.md", "examples/gemm/README.md"])
 def test_every_kernel_is_explained(gallery: ModuleType, readme: str) -> None:
     text = (GEMM.parent.parent / readme).read_text()
-    missing = [entry.file for entry in (*gallery.GALLERY, *gallery.HOPPER) if entry.file not in text]
+    missing = [entry.file for entry in (*gallery.GALLERY, *gallery.HOPPER, *gallery.SCALED) if entry.file not in text]
     assert not missing, f"{readme} does not mention {', '.join(missing)}"
 
 

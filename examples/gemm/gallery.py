@@ -20,6 +20,7 @@ __all__ = [
     "GALLERY",
     "HOPPER",
     "HOPPER_ARCH",
+    "SCALED",
     "Entry",
     "Outcome",
     "as_given",
@@ -132,6 +133,10 @@ HOPPER = (
     _hopper("hopper_fastest", "tiles that fit, batches, any orientation, an epilogue function", choose="choose"),
 )
 """Kernels that need an sm_90a. TMA needs rows that are multiples of 16 bytes; `hopper_gemm.gemm` accepts any."""
+
+
+SCALED = (_hopper("hopper_scaled", "8-bit floats with scales of blocks: sums of 128 of k, scaled and added in f32"),)
+"""Kernels that multiply operands with scales, which their files quantise and check."""
 
 
 @dataclass(frozen=True)

@@ -389,6 +389,95 @@ def promoted_sums() -> None:
         assert torch.equal(found.cpu(), expected), (a, b)
 
 
+def _scaled(a: str, b: str, m: int, n: int, k: int) -> tuple[Any, Any, Any, Any]:
+    """Random operands that round, and scales of their blocks, of very different sizes."""
+    import torch
+
+    torch.manual_seed(m)
+    A, B = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
+    of_a, of_b = (
+        torch.randn(s, device="cuda").mul_(4).exp2_() for s in ((m, -(-k // 128)), (-(-k // 128), -(-n // 128)))
+    )
+    return A.to(getattr(torch, a)), B.to(getattr(torch, b)).T, of_a, of_b
+
+
+def block_scales_are_exact() -> None:
+    """Integers scaled by powers of two: operands in every order, scales in both, in one piece and in parts of k."""
+    import torch
+
+    for a, b in (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")):
+        for m, n, k in ((300, 272, 1024), (64, 128, 8192), (133, 217, 413), (1000, 520, 4096), (4096, 2112, 896)):
+            A, B, _ = _of_format(a, b, m, n, k)
+            of_a, of_b = (
+                torch.randint(-2, 3, x.shape, device="cuda").float().exp2_() for x in _scaled(a, b, m, n, k)[2:]
+            )
+            left = A.double() * of_a.double().repeat_interleave(128, 1)[:, :k]
+            right = B.double() * of_b.double().repeat_interleave(128, 0).repeat_interleave(128, 1)[:k, :n]
+            expected = left @ right
+            for A_ in (A, A.T.contiguous().T):
+                for B_ in (B, B.T.contiguous().T):
+                    for scale_a, scale_b in ((of_a, of_b.T.contiguous().T), (of_a.T.contiguous().T, of_b)):
+                        found = gemm(A_, B_, scale_a=scale_a, scale_b=scale_b, out_dtype="f32")
+                        assert torch.equal(found.double(), expected), (a, b, m, n, k)
+            bias = torch.arange(n, device="cuda").float()
+            found = gemm(A, B, bias=bias, alpha=2.0, scale_a=of_a, scale_b=of_b)
+            assert torch.equal(found, (2 * expected + bias.double()).bfloat16()), (a, b, m, n, k)
+
+
+def block_scales_have_the_bits_of_the_emulator() -> None:
+    """Sums that round; scales of 0, infinity and NaN; batches, whose B and scales are repeated or not."""
+    import torch
+
+    for a, b in (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2")):
+        for m, n, k in ((96, 200, 640), (64, 48, 2176), (5, 300, 1000), (257, 400, 400)):
+            A, B, of_a, of_b = _scaled(a, b, m, n, k)
+            for special in (False, True):
+                if special:
+                    of_a[1, 0], of_a[2, -1], of_a[3, 1], of_b[0, 0] = float("inf"), float("nan"), 0, float("-inf")
+                    A[4] = torch.zeros(k, device="cuda").to(A.dtype)
+                for scale_a in (of_a, of_a.T.contiguous().T):
+                    found = gemm(A, B, scale_a=scale_a, scale_b=of_b, out_dtype="f32")
+                    expected = torch.empty_like(found, device="cpu")
+                    gemm(A.cpu(), B.cpu(), expected, scale_a=of_a.cpu(), scale_b=of_b.cpu(), device="emulator")
+                    assert torch.equal(found.cpu().view(torch.int32), expected.view(torch.int32)), (
+                        a,
+                        b,
+                        m,
+                        n,
+                        k,
+                        special,
+                    )
+    A, B, of_a, of_b = _scaled("float8_e4m3fn", "float8_e4m3fn", 300, 144, 384)
+    A, of_a = A.view(3, 100, 384), of_a.view(3, 100, 3)
+    for right, by in ((B, of_b), (B.expand(3, -1, -1), torch.stack([of_b, 2 * of_b, -of_b]))):
+        found = gemm(A, right, scale_a=of_a, scale_b=by)
+        expected = torch.empty_like(found, device="cpu")
+        gemm(A.cpu(), right.cpu(), expected, scale_a=of_a.cpu(), scale_b=by.cpu(), device="emulator")
+        assert torch.equal(found.cpu().view(torch.int16), expected.view(torch.int16))
+
+
+def every_tile_of_block_scales() -> None:
+    """Each width, which reaches into one to three blocks of columns; instances, steps of two blocks, clusters; the
+    emulator's bits."""
+    import torch
+
+    from tiledsl.gemm.choice import Variant
+    from tiledsl.gemm.hopper import hopper_fastest
+
+    A, B, of_a, of_b = (x[None] for x in _scaled("float8_e4m3fn", "float8_e4m3fn", 264, 720, 528))
+    tiles = [(128, columns, 1) for columns in (32, 64, 96, 112, 128, 144, 160, 176, 192)] + [(64, 16, 2), (64, 32, 2)]
+    for number, tile in enumerate(tiles):
+        along_m, along_n = ((1, 1), (2, 1), (1, 2))[number % 3]
+        consts = Variant(tile, along_m=along_m, along_n=along_n).consts(0, 4, size=1, beside=4096)
+        consts |= {"BK": 256, "STAGES": 6} if tile[0] == 64 else {}  # the last step has one block, not two
+        found = [torch.zeros(1, 264, 720, device=device) for device in ("cuda", "cpu")]
+        for C, device in zip(found, (None, "emulator"), strict=True):
+            arrays = (x.to(C.device) for x in (A, B))
+            scales = {name: x.to(C.device) for name, x in (("scale_a", of_a), ("scale_b", of_b))}
+            hopper_fastest(*arrays, C, **scales, device=device, PROMOTED=True, SCALED=True, **consts)
+        assert torch.equal(found[0].cpu().view(torch.int32), found[1].view(torch.int32)), tile
+
+
 def batch_invariance() -> None:
     """A row has the same bits whatever m is, and whatever the other rows are."""
     import torch

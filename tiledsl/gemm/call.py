@@ -50,6 +50,8 @@ def gemm(
     *,
     out_dtype: Any = None,
     precision: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     batch_invariant: bool = False,
     stream: Any = None,
     device: str | None = None,
@@ -63,6 +65,11 @@ def gemm(
     "tf32" multiplies f32 by tensor cores, which ignore the low 13 bits of A and B; "promoted" adds up 8-bit floats in
     f32 every 128 of k, where tensor cores keep 14 bits.
 
+    scale_a, scale_b: for 8-bit floats, f32 factors of blocks, of any strides: of each row of A and 128 of k, [M, K /
+    128], and of 128 of k and 128 columns of B, [K / 128, N / 128], both rounded up, with the batches of A and B. The
+    tensor cores' sum p of each 128 of k is added by sum = fma(p, scale_a * scale_b, sum), from 0, one after the other,
+    or so in each part of k: both operations round to nearest in f32.
+
     alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
     given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C depend on this row of A
     and on B alone, not on m or the other rows; this may take longer. stream: a CUDA stream (its handle, or one of torch
@@ -74,6 +81,7 @@ def gemm(
     try:
         at_a, at_b, at_c = A.data_ptr(), B.data_ptr(), 0 if C is None else C.data_ptr()
         at_bias = 0 if bias is None else bias.data_ptr()
+        at_scales = (0, 0) if scale_a is None else (scale_a.data_ptr(), scale_b.data_ptr())
         key = (
             A.dtype, A.shape, A.stride(), at_a & 15, A.get_device(),
             B.dtype, B.shape, B.stride(), at_b & 15, B.get_device(),
@@ -82,10 +90,12 @@ def gemm(
             alpha.__class__, alpha != 0, beta.__class__, beta != 0,
             plain if epilogue is plain else const_identity(epilogue),
             batch_invariant, device, precision,
+            None if scale_a is None and scale_b is None else (_layout(scale_a), _layout(scale_b)),
         )  # fmt: skip
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: `_call` says what
         at_a = at_b = at_c = at_bias = 0
+        at_scales = 0, 0
     if (
         known is not None
         and (C is None or not C.requires_grad or not _grad_enabled())
@@ -98,27 +108,37 @@ def gemm(
             at_c = result.data_ptr()
         single, pick = known.single, known.pick
         if single is not None:
-            pointers = (at_a, at_b, at_c) if pick is None else pick((at_a, at_b, at_c, at_bias))
+            pointers = (at_a, at_b, at_c) if pick is None else pick((at_a, at_b, at_c, at_bias, *at_scales))
             if single.run_apart(on, pointers, (alpha, beta, *known.rest), written):
                 return result
         else:
             captured = result if stream is None and _capturing() else None
-            if known.run(on, (at_a, at_b, at_c, at_bias), alpha, beta, captured, apart=True):
+            if known.run(on, (at_a, at_b, at_c, at_bias, *at_scales), alpha, beta, captured, apart=True):
                 _count(written)
                 return result
-    return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, precision, batch_invariant, stream, device, key)
+    return _call(
+        A, B, C, alpha, beta, bias, epilogue,
+        out_dtype, precision, scale_a, scale_b, batch_invariant, stream, device, key,
+    )  # fmt: skip
+
+
+def _layout(x: Any) -> tuple[Any, ...]:
+    """What a launch depends on, of a torch tensor."""
+    return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.get_device()
 
 
 def _call(
     A: Any, B: Any, C: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any,
-    out_dtype: Any, precision: Any, batch_invariant: bool, stream: Any, device: Any, key: Any,
+    out_dtype: Any, precision: Any, scale_a: Any, scale_b: Any,
+    batch_invariant: bool, stream: Any, device: Any, key: Any,
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
     alpha, beta = (check_scalar(GEMM, ScalarParam(n, F32), v) for n, v in (("alpha", alpha), ("beta", beta)))
     if bias is not None and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue
-    of = described(A, B, C, bias, out_dtype, behind, precision)._replace(batch_invariant=batch_invariant)
+    of = described(A, B, C, bias, out_dtype, behind, precision, scale_a, scale_b)
+    of = of._replace(batch_invariant=batch_invariant)
     check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:
@@ -194,7 +214,7 @@ def _without_k(of: Operands) -> Operands:
     """The same product of operands with k = 0, which are not read."""
     shapes = (*of.a.shape[:2], 0), (of.b.shape[0], 0, of.b.shape[2])
     a, b = (replace(x, shape=s, strides=row_major(s)) for x, s in zip((of.a, of.b), shapes, strict=True))
-    return of._replace(a=a, b=b)
+    return of._replace(a=a, b=b, scales=None)
 
 
 def _is_torch(array: Any) -> bool:

@@ -47,8 +47,8 @@ def where(condition: Numbers, yes: Numbers, no: Numbers) -> Numbers:
     return yes if condition else no
 
 
-SHARED = 225 << 10
-"""Bytes of shared memory for the ring and the staging of results."""
+SHARED, LIMIT = 225 << 10, (227 << 10) - 512
+"""Bytes of shared memory for the ring and the staging of results, and with what else is large."""
 TOGETHER = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
 """CTAs that run at once in clusters of so many, on the 132 SMs of an H200 (cuOccupancyMaxActiveClusters): each cluster
 is within a GPC, and few GPCs have a multiple of its size."""
@@ -136,9 +136,11 @@ class Variant(NamedTuple):
     by_rows: bool = False
     band: int = 8
 
-    def consts(self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2) -> dict[str, Any]:
+    def consts(
+        self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0
+    ) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16. result, size: bytes of an element of C, and of A
-        and B. by_tma: TMA can store C."""
+        and B. by_tma: TMA can store C. beside: bytes of shared memory for other things."""
         k = halves(k, size)
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
@@ -146,7 +148,7 @@ class Variant(NamedTuple):
         width = slice_width(self.parts, columns) if self.parts else columns
         piece = 0 if self.groups > 1 else result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
-        stages = min(16, (SHARED - staged - self.received) // (2 * bk * (rows + self.loaded)))
+        stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         parts = {"SPLIT": self.parts if self.parts > 1 else 0, "GATHER": self.groups if self.groups > 1 else 0}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **parts}
@@ -367,12 +369,14 @@ def best(
     promoted: bool = False,
     size: int = 2,
     result: int = 2,
+    exchange: bool = True,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
     size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
-    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies."""
-    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result)
+    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies. exchange: operands may
+    be exchanged."""
+    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result, exchange)
     return found(int(np.argmin(times.total)))
 
 

@@ -12,7 +12,7 @@ from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, I32, TF32, DTyp
 from tiledsl.layout.wgmma import WGMMA
 from tiledsl.signatures.specialize import argument_error
 
-__all__ = ["FORMATS", "NAMES", "PRECISIONS", "WHOLE", "Format", "check_factors", "format_of"]
+__all__ = ["BLOCK", "FORMATS", "NAMES", "PRECISIONS", "WHOLE", "Format", "check_factors", "format_of"]
 
 
 class Format(NamedTuple):
@@ -64,18 +64,26 @@ CONVERTED = (I32, F32, BF16, F16)
 """What C may be if an epilogue function has converted integer sums."""
 NAMES = tuple(dict.fromkeys(dtype.name for f in FORMATS.values() for dtype in (f.a, *f.results) if dtype != TF32))
 """Of all dtypes that A, B or C may have."""
+BLOCK = 128
+"""Elements of k, and columns of B, that have one scale."""
 WHOLE = 1 << 24
 """Up to which an f32 has all integers."""
 
 
-def format_of(call: Any, a: DType, b: DType, precision: Any = None, epilogue: bool = False) -> Format:
+def format_of(
+    call: Any, a: DType, b: DType, precision: Any = None, epilogue: bool = False, scaled: bool = False
+) -> Format:
     """What is multiplied if A and B have these dtypes. call: what errors name. epilogue: a function may convert the
-    sums. Raises KernelArgumentError if no kernel multiplies them."""
+    sums. scaled: by blocks, whose sums are promoted. Raises KernelArgumentError if no kernel multiplies them."""
     known = tuple(dict.fromkeys(name for name, _ in FORMATS if name != "tf32"))
     for name, dtype in (("A", a), ("B", b)):
         if dtype.name not in known:
             message = f"{name} is {dtype}, which no kernel multiplies; expected one of {', '.join(known)}"
             raise argument_error(call, message, "convert A and B")
+    if scaled and not {a, b} <= {*PRECISIONS["promoted"]}:
+        names = " or ".join(map(str, PRECISIONS["promoted"]))
+        message = f"scale_a and scale_b are for A and B of {names}; they are {a} and {b}"
+        raise argument_error(call, message, "leave them out: alpha, or an epilogue function, scales any result")
     if precision is not None:
         if precision not in PRECISIONS:
             message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
@@ -91,7 +99,7 @@ def format_of(call: Any, a: DType, b: DType, precision: Any = None, epilogue: bo
     if found is None:
         message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
         raise argument_error(call, message, "convert one of them")
-    found = found._replace(promoted=precision == "promoted")
+    found = found._replace(promoted=scaled or precision == "promoted")
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
 
 

@@ -16,7 +16,8 @@ the bias and the epilogue then go by rows.
 The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3 and e5m2 (also mixed), i8 and u8 (also
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
-these sums in f32; of 8-bit floats tensor cores keep 14 bits.
+these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
+and `scale_b`: `promoted.py`.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -65,8 +66,9 @@ from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, promoted, staged_width, staging, stored_by_tma
+from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
+from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     NARROW,
     add_up,
@@ -204,6 +206,8 @@ def hopper_fastest(
     bias: Global[f32, Q] | None = None,
     sums: Global[f32, P, R, J] | None = None,
     done: Global[u32, R] | None = None,
+    scale_a: Global[f32, L, M, KBlocks] | None = None,
+    scale_b: Global[f32, L, KBlocks, NBlocks] | None = None,
     *,
     BM: const = 128,
     BN: const = 256,
@@ -219,6 +223,7 @@ def hopper_fastest(
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
     PROMOTED: Const[bool] = False,
+    SCALED: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -231,6 +236,7 @@ def hopper_fastest(
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
+    scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
@@ -275,7 +281,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PROMOTED:
-                    acc = promoted(ring, t.k, A, B, (BM, BN))
+                    acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:
                     for _ in t.k:
                         if apart:

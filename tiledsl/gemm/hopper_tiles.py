@@ -11,13 +11,11 @@ from math import gcd
 from typing import Any, TypeVar
 
 from tiledsl import (
-    Fragment,
     Memory,
     Scalar,
     SharedTile,
     View,
     cdiv,
-    f32,
     i8,
     i32,
     shared,
@@ -26,7 +24,6 @@ from tiledsl import (
     swizzle_128b,
     tile_function,
     u8,
-    wgmma,
 )
 
 __all__ = [
@@ -35,7 +32,6 @@ __all__ = [
     "chunks",
     "matrix",
     "piece_width",
-    "promoted",
     "staged_width",
     "staging",
     "stored_by_tma",
@@ -91,18 +87,6 @@ def as_stored(part: View[D]) -> View[D]:
 def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
     """A tile made by `staging` for X, seen as rows x columns."""
     return tile.T if X.unit == X.rank - 2 else tile
-
-
-@tile_function
-def promoted(ring: Any, steps: Any, A: Memory[Any], B: Memory[Any], shape: tuple[int, int]) -> Fragment[f32]:
-    """The product of the tiles in a ring: those of a step are multiplied by wgmma, and the products added in f32. One
-    warpgroup adds while others multiply."""
-    total = wgmma.accumulator(shape, f32).wait()
-    for _ in steps:
-        with ring.use() as s:
-            product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
-        total = total + product.wait()
-    return total
 
 
 @tile_function

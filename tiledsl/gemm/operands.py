@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import add_bias
-from tiledsl.gemm.formats import FORMATS, NAMES, Format, format_of
+from tiledsl.gemm.formats import BLOCK, FORMATS, NAMES, Format, format_of
 from tiledsl.ir.types import DTYPES, F32, DType
+from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
@@ -37,7 +38,7 @@ GEMM = _Function("gemm")
 class Operands(NamedTuple):
     """a, b, c: with three axes. a and b are tf32 if f32 is multiplied so. bias: None, or with one axis. given: A, B, C
     and the bias as they were passed. result: C itself. batch_invariant: the bits of a row of C must not depend on the
-    number of rows. promoted: as of `Format`."""
+    number of rows. promoted: as of `Format`. scales: of blocks of A and of B, with three axes, or None."""
 
     a: ArrayInfo
     b: ArrayInfo
@@ -47,6 +48,7 @@ class Operands(NamedTuple):
     result: Any
     batch_invariant: bool = False
     promoted: bool = False
+    scales: tuple[ArrayInfo, ArrayInfo] | None = None
 
     @property
     def format(self) -> Format:
@@ -55,18 +57,22 @@ class Operands(NamedTuple):
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Of A, B, C and the bias, 0 for none."""
-        return self.a.pointer, self.b.pointer, self.c.pointer, 0 if self.bias is None else self.bias.pointer
+        """Of A, B, C, the bias and the scales of A and B, 0 for none."""
+        optional = (self.bias, *(self.scales or (None, None)))
+        more = (0 if info is None else info.pointer for info in optional)
+        return self.a.pointer, self.b.pointer, self.c.pointer, *more
 
 
 def described(
-    A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, epilogue: Any, precision: str | None = None
-) -> Operands:
+    A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, epilogue: Any, precision: str | None = None,
+    scale_a: Any = None, scale_b: Any = None,
+) -> Operands:  # fmt: skip
     """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. epilogue: a function of
     the elements of C and their columns, or None."""
     a, b = describe(GEMM, "A", A), describe(GEMM, "B", B)
     converts = epilogue not in (None, add_bias)
-    format = format_of(GEMM, a.dtype, b.dtype, precision, converts)
+    scaled = scale_a is not None or scale_b is not None
+    format = format_of(GEMM, a.dtype, b.dtype, precision, converts, scaled)
     shape = _shape_of_result(a.shape, b.shape)
     wanted = None if out_dtype is None else dtype_named(out_dtype)
     made = wanted or format.results[0]
@@ -88,8 +94,10 @@ def described(
         if format.sums != F32 and not converts:
             message = f"bias is f32, but the sums of {format} are {format.sums}"
             raise argument_error(GEMM, message, "add it by an epilogue function: x.to(f32) + bias.get(column)")
+    scales = _described_scales(scale_a, scale_b, a.shape, b.shape) if scaled else None
+    arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
     _check_memory(arrays)
-    of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result)
+    of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result, scales)
     return of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b), promoted=format.promoted)
 
 
@@ -139,6 +147,29 @@ def _described_bias(bias: Any, n: int) -> ArrayInfo:
     return found
 
 
+def _described_scales(
+    scale_a: Any, scale_b: Any, a: tuple[int, ...], b: tuple[int, ...]
+) -> tuple[ArrayInfo, ArrayInfo]:
+    """a, b: shapes of A and B."""
+    of_a, of_b = (*a[:-1], cdiv(a[-1], BLOCK)), (*b[:-2], cdiv(b[-2], BLOCK), cdiv(b[-1], BLOCK))
+    found: list[ArrayInfo] = []
+    for name, value, shape, what in (
+        ("scale_a", scale_a, of_a, f"one for each row of A and each {BLOCK} of k"),
+        ("scale_b", scale_b, of_b, f"one for each {BLOCK} of k and each {BLOCK} columns of B"),
+    ):
+        expected = f"f32 of shape {shape}, {what}"
+        if value is None:
+            message = f"{name} is left out, and the other operand's scales are given; expected {expected}"
+            raise argument_error(GEMM, message, "pass both, the factors of an operand that has none being 1")
+        info = describe(GEMM, name, value)
+        if info.dtype != F32 or info.shape != shape:
+            turned = info.dtype == F32 and info.shape == (*shape[:-2], shape[-1], shape[-2])
+            message = f"{name} is {info.dtype} of shape {info.shape}; expected {expected}"
+            raise argument_error(GEMM, message, "pass its transposed view" if turned else "convert it")
+        found.append(info)
+    return found[0], found[1]
+
+
 def _check_memory(arrays: dict[str, ArrayInfo]) -> None:
     """All in one place; C can be written, and nothing else has its memory."""
     for name, info in arrays.items():
@@ -156,17 +187,21 @@ def _check_memory(arrays: dict[str, ArrayInfo]) -> None:
 
 
 def folded(
-    a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, bias: ArrayInfo | None, by_column: bool, result: Any = None
-) -> Operands:
+    a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, bias: ArrayInfo | None, by_column: bool, result: Any = None,
+    scales: tuple[ArrayInfo, ArrayInfo] | None = None,
+) -> Operands:  # fmt: skip
     """Arrays that fit together, with three axes and the smallest batch."""
-    given = tuple(info for info in (a, b, c, bias) if info is not None)
+    given = tuple(info for info in (a, b, c, bias, *(scales or ())) if info is not None)
     batch = c.shape[0] if len(c.shape) == 3 else 1
-    a, b, c = (_batched(info, batch) for info in (a, b, c))
-    if batch > 1 and b.strides[0] == 0 and _in_a_row((a, c), 1):
-        a, b, c = _joined(a, 1), _batched(b, 1), _joined(c, 1)
-    elif batch > 1 and a.strides[0] == 0 and not by_column and _in_a_row((b, c), 2):
+    a, b, c, *more = (_batched(info, batch) for info in (a, b, c, *(scales or ())))
+    of_a, of_b = more[:1], more[1:]
+    if batch > 1 and all(x.strides[0] == 0 for x in (b, *of_b)) and _in_a_row((a, c, *of_a), 1):
+        a, c, *of_a = (_joined(x, 1) for x in (a, c, *of_a))
+        b, *of_b = (_batched(x, 1) for x in (b, *of_b))
+    elif batch > 1 and a.strides[0] == 0 and not (by_column or scales) and _in_a_row((b, c), 2):
         a, b, c = _batched(a, 1), _joined(b, 2), _joined(c, 2)
-    return Operands(_canonical(a), _canonical(b), _canonical(c), bias, given, result)
+    found = (_canonical(of_a[0]), _canonical(of_b[0])) if scales else None
+    return Operands(_canonical(a), _canonical(b), _canonical(c), bias, given, result, scales=found)
 
 
 def _batched(info: ArrayInfo, batch: int) -> ArrayInfo:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 from tiledsl.arch import TARGETS
@@ -19,6 +20,7 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.promoted import SLOTS
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
@@ -39,7 +41,7 @@ class Problem(NamedTuple):
     parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
     one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
-    promoted: as of `Format`.
+    promoted: as of `Format`. scaled: by blocks, which are not exchanged: their scales are of rows of A.
     """
 
     batch: int
@@ -64,6 +66,7 @@ class Problem(NamedTuple):
     batch_invariant: bool = False
     dtype_b: str = ""
     promoted: bool = False
+    scaled: bool = False
 
     @property
     def format(self) -> Format:
@@ -115,8 +118,9 @@ def _for_mma(problem: Problem) -> Plan:
         message = f"gemm(): {' and '.join(sorted(eight_bits))} on {target.name}, which has no instructions for them"
         raise KernelArgumentError(f"{message}\n  fix: use sm_89 or later, or bf16 or f16")
     if problem.promoted and problem.k:
-        message = f"gemm(): precision is 'promoted' on {target.name}, and only the kernel for wgmma adds up so"
-        raise KernelArgumentError(f"{message}\n  fix: leave it out, or use sm_90a")
+        asked = "scale_a and scale_b are given" if problem.scaled else "precision is 'promoted'"
+        message = f"gemm(): {asked} on {target.name}, and only the kernel for wgmma adds up so"
+        raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
     consts = mma.choose(
         problem.m, problem.n, problem.k, problem.dtype, problem.arch,
         along_k=problem.unit_a == 2 and problem.unit_b == 1, processors=problem.processors,
@@ -173,7 +177,8 @@ def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
     if problem.format.along_k:
         along_k = (True, True)
     parted, sizes = not problem.batch_invariant, (problem.format.bytes, DTYPES[problem.out].bytes)
-    return *problem[:4], along_k, behind, problem.processors, parted, apart, problem.promoted, *sizes
+    more = apart, problem.promoted, *sizes, not problem.scaled
+    return *problem[:4], along_k, behind, problem.processors, parted, *more
 
 
 def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:
@@ -185,10 +190,12 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     if format.along_k:
         padded = padded[0] or problem.unit_a != 2, padded[1] or problem.unit_b != 1
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    if problem.promoted:
+    if problem.promoted and not problem.scaled:
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
-    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes)
+    beside = prod(SLOTS) * F32.bytes if problem.scaled else 0
+    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)
     consts |= {"PROMOTED": True} if problem.promoted else {}
+    consts |= {"SCALED": True} if problem.scaled else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     if chosen.groups == 1:
         return plan

@@ -28,7 +28,7 @@ SOMEWHERE = 1 << 60, 1 << 61
 class Prepared:
     """The launches of a product, for arrays of one kind on one device.
 
-    single: the only launch, if it needs no workspace; `pick` gives its addresses from those of A, B, C and the bias,
+    single: the only launch, if it needs no workspace; `pick` gives its addresses from those of `Operands`,
     and None stands for A, B and C as they are. rest: its scalars after alpha and beta. like: a torch tensor
     like the C that a call without C allocates, whose own memory was given back. whole: alpha and beta must be integers.
     """
@@ -48,13 +48,13 @@ class Prepared:
         if len(self._launches) == 1 and not (steps.room or steps.zeros):
             self.single, self.pick, offsets, _, self.rest = self._launches[0]
             assert offsets is None, "a single launch is of whole arrays"
-            if self.pick((0, 1, 2, 3)) == (0, 1, 2):
+            if self.pick(range(len(of.addresses))) == (0, 1, 2):
                 self.pick = None
 
     def run(
         self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, captured: Any, *, apart: bool = False
     ) -> bool:
-        """Launch all. addresses: of A, B, C and the bias. captured: C if torch captures a graph on its current stream,
+        """Launch all. addresses: as of `Operands`. captured: C if torch captures a graph on its current stream,
         else None. apart: launch nothing and return False where C may overlap another array, or a scalar does not fit.
         """
         if captured is not None:

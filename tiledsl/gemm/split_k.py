@@ -82,8 +82,8 @@ def part_item(
     """A tile, or its part of k: of the `parts` of a cluster along n, and of `groups` clusters. A GPC reads once what
     several of its CTAs read at the same time, so these have neighbouring tiles, and the same part of k.
 
-    number: of the slice. group: of the cluster among those that share it. part: of the CTA in the cluster. at_m,
-    along_m: which of the cluster's tiles along m this is, and how many there are.
+    first: of k. number: of the slice. group: of the cluster among those that share it. part: of the CTA in the cluster.
+    at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
     """
     across, within = (1, place.n) if parts else (place.n, 1)
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
@@ -91,7 +91,7 @@ def part_item(
     count, number = each * batches, 1 if groups is None else groups
     if place.m * place.n > 1:
         i = _of_gpc(i, count * number, grid_size() // (place.m * place.n))
-    group, along_k = 0, tiles(k, sizes[2])
+    group, first, along_k = 0, 0, tiles(k, sizes[2])
     if parts or groups is not None:
         i, group = i % count, i // count
         steps, all_parts, part = cdiv_any(k, sizes[2]), number * within, group * within + (place.at_n if parts else 0)
@@ -105,6 +105,7 @@ def part_item(
         m=tile(row, sizes[0]),
         n=tile(column, sizes[1]),
         k=along_k,
+        first=first,
         batch=i // each,
         number=(i * place.m + place.at_m) * place.n + place.at_n,
         group=group,

@@ -33,7 +33,7 @@ from tiledsl.signatures.specialize import ArrayInfo
 
 __all__ = ["GRAIN", "Place", "Step", "Steps", "problem_of", "steps_of"]
 
-BIAS, ROOM, ZEROS = 3, 4, 5
+BIAS, SCALES, ROOM, ZEROS = 3, 4, 6, 7
 """Numbers of memories, after A, B and C. ROOM: a workspace. ZEROS: another one, whose words are 0 between launches."""
 BITS = {1: U8, 4: U32}
 """What operands of other dtypes are copied as, by the bytes of an element: dtypes that differ share a launch."""
@@ -107,7 +107,8 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     apart = [not tma and _loads_apart(info, unit) for info, unit, tma in zip(arrays, units, by_tma, strict=True)][:2]
     facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, *apart, beta != 0, of.bias is not None, epilogue)
     right = of.b.dtype.name if of.b.dtype != of.a.dtype else ""
-    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant, right, of.promoted))
+    more = of.batch_invariant, right, of.promoted, of.scales is not None
+    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, *more))
 
 
 def _loads_apart(info: ArrayInfo, unit: int) -> bool:
@@ -122,11 +123,13 @@ class _Builder:
     def __init__(self, of: Operands) -> None:
         self.room = 0
         self.steps: list[Step] = []
-        self.a, self.b, self.c = (
-            Place(number, info.dtype, info.shape, info.strides) for number, info in enumerate((of.a, of.b, of.c))
-        )
-        bias = of.bias
-        self.bias = {} if bias is None else {"bias": Place(BIAS, bias.dtype, bias.shape, bias.strides)}
+
+        def place(number: int, info: ArrayInfo) -> Place:
+            return Place(number, info.dtype, info.shape, info.strides)
+
+        self.a, self.b, self.c = (place(number, info) for number, info in enumerate((of.a, of.b, of.c)))
+        self.bias = {} if of.bias is None else {"bias": place(BIAS, of.bias)}
+        self.scales = {f"scale_{'ab'[i]}": place(SCALES + i, info) for i, info in enumerate(of.scales or ())}
 
     def take(self, dtype: DType, shape: tuple[int, ...]) -> Place:
         """A row-major array in the workspace."""
@@ -182,7 +185,7 @@ class _Builder:
             more["sums"] = self.take(F32, plan.sums)
         if plan.done:
             more["done"] = Place(ZEROS, U32, (plan.done,), (1,))
-        arrays = {"A": a, "B": b, "C": c, **self.bias, **more}
+        arrays = {"A": a, "B": b, "C": c, **self.bias, **self.scales, **more}
         self.steps.append(Step(kernel, arrays, consts, True, plan.numbers))
         return plan.done * U32.bytes
 

@@ -9,10 +9,11 @@ from typing import Any
 from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
 from tiledsl.gemm.epilogue import add_bias, plain
-from tiledsl.gemm.formats import format_of
+from tiledsl.gemm.formats import BLOCK, format_of
 from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
 from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
+from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
@@ -31,6 +32,7 @@ def warmup(
     dtype_b: Any = None,
     out_dtype: Any = None,
     precision: str | None = None,
+    scales: bool = False,
     layouts: Sequence[str] = ("NN",),
     beta: float = 0.0,
     bias: bool = False,
@@ -42,17 +44,17 @@ def warmup(
     """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
 
     shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. dtype_b: of B, if it differs.
-    layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. precision, beta,
-    bias, epilogue, batch_invariant: as calls will pass them; any beta but 0 stands for all. stream: that of the calls,
-    by default torch's current one, else CuPy's, else the default stream. Arrays are taken to be contiguous and aligned
-    to 16 bytes.
+    layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. scales: calls
+    pass scale_a and scale_b, each stored like what it scales. precision, beta, bias, epilogue, batch_invariant: as
+    calls will pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else
+    CuPy's, else the default stream. Arrays are taken to be contiguous and aligned to 16 bytes.
 
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
     compiled by several processes.
     """
     a = dtype_named(dtype)
     b = a if dtype_b is None else dtype_named(dtype_b)
-    format = format_of(GEMM, a, b, precision, epilogue is not plain)
+    format = format_of(GEMM, a, b, precision, epilogue is not plain, scales)
     out = format.results[0] if out_dtype is None else dtype_named(out_dtype)
     if out not in format.results:
         possible = ", ".join(found.name for found in format.results)
@@ -65,7 +67,7 @@ def warmup(
         raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}")
     device = 0 if arch is not None else driver().current_device()
     products = [
-        operands_of(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device)._replace(
+        operands_of(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device, scales)._replace(
             batch_invariant=batch_invariant, promoted=format.promoted
         )
         for shape in shapes
@@ -98,23 +100,27 @@ def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: An
 
 
 def operands_of(
-    shape: tuple[int, ...], dtypes: tuple[DType, ...], layout: str, bias: bool, by_column: bool, device: int
-) -> Operands:
-    """Arrays of this shape, which do not exist."""
+    shape: tuple[int, ...], dtypes: tuple[DType, ...], layout: str, bias: bool, by_column: bool, device: int,
+    scaled: bool = False,
+) -> Operands:  # fmt: skip
+    """Arrays of this shape, which do not exist. scaled: with scales of blocks, stored as what they scale."""
     if len(shape) not in (3, 4) or any(type(n) is not int or n < 1 for n in shape):
         raise argument_error(GEMM, f"the shape {shape}", "pass (m, n, k) or (batch, m, n, k), of positive ints")
     *batch, m, n, k = shape
-    found: list[ArrayInfo] = []
-    for number, (rows, columns, order) in enumerate(((m, k, layout[0]), (k, n, layout[1]), (m, n, "N"))):
+
+    def array(number: int, dtype: DType, rows: int, columns: int, order: str) -> ArrayInfo:
         stored = (*batch, rows, columns) if order == "N" else (*batch, columns, rows)
         strides = row_major(stored)
         if order == "T":
             strides = (*strides[:-2], strides[-1], strides[-2])
-        found.append(
-            ArrayInfo(dtypes[number], (*batch, rows, columns), strides, APART * (number + 1), device, True, None)
-        )
+        return ArrayInfo(dtype, (*batch, rows, columns), strides, APART * number, device, True, None)
+
+    sizes = ((m, k, layout[0]), (k, n, layout[1]), (m, n, "N"))
+    a, b, c = (array(number + 1, dtypes[number], *size) for number, size in enumerate(sizes))
     added = ArrayInfo(F32, (n,), (1,), APART * 4, device, True, None) if bias else None
-    return folded(found[0], found[1], found[2], added, by_column)
+    blocks = cdiv(k, BLOCK)
+    of_a, of_b = array(5, F32, m, blocks, layout[0]), array(6, F32, blocks, cdiv(n, BLOCK), layout[1])
+    return folded(a, b, c, added, by_column, scales=(of_a, of_b) if scaled else None)
 
 
 def _current_stream(device: int) -> int:

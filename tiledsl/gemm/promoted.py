@@ -1,0 +1,158 @@
+"""Sums in f32 of what tensor cores add up for 128 of k, scaled by blocks or not.
+
+Block scales: A has an f32 factor for each row and each 128 of k, B one for each 128 of k and each 128 columns. wgmma
+adds up the products of a block of k, from zero, and for each element
+
+    sum = fma(partial, scale of A * scale of B, sum),
+
+one block after the other, from zero; both operations round to nearest even in f32. So what is not finite does what the
+arithmetic says: 0 times infinity is NaN.
+
+Each warp of the accumulators copies the scales of its rows of A to shared memory of its own, by cp.async, AHEAD blocks
+before they are due, in whatever order they are in memory. Loads to registers would be no earlier than in the same step:
+ptxas moves them there. By TMA, each thread would need a proxy fence in each step before the next copy. Of B, whose few
+scales stay in L1, such loads are early enough.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from tiledsl import (
+    Dim,
+    Fragment,
+    Global,
+    Memory,
+    SharedTile,
+    WorkItem,
+    coordinates,
+    f32,
+    fragment,
+    index,
+    lane_id,
+    minimum,
+    ptx,
+    row_major,
+    shared,
+    syncwarp,
+    tile_function,
+    unroll,
+    warp_id,
+    wgmma,
+    where,
+)
+from tiledsl.dims import L, M
+from tiledsl.gemm.formats import BLOCK
+from tiledsl.gemm.hopper_tiles import matrix
+
+__all__ = ["SLOTS", "KBlocks", "NBlocks", "blocks_across", "promoted", "room_of_scales"]
+
+
+class KBlocks(Dim):
+    """Blocks along k."""
+
+
+class NBlocks(Dim):
+    """Blocks of columns of B."""
+
+
+AHEAD = 3
+"""Blocks of k. A copy from memory takes about as long as two."""
+SLOTS = (AHEAD + 1, 8, 32)
+"""Of scales of A in shared memory: by block, warp of the accumulators and lane, of which each copies one. A warp has 16
+rows, and copies those of 32: a branch between products and the wait for them makes ptxas issue one more, an empty one.
+"""
+PANEL = 8
+"""Columns of an accumulator of which a thread has two in each of its rows, and the next eight behind them."""
+
+
+def blocks_across(columns: int) -> int:
+    """Into how many blocks of B's columns a tile of so many may reach, which begins at a multiple of its width."""
+    return (BLOCK - gcd(columns, BLOCK) + columns - 1) // BLOCK + 1
+
+
+@tile_function
+def promoted(
+    ring: Any, t: WorkItem, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any
+) -> Fragment[f32]:
+    """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
+    f32. One warpgroup adds while others multiply. scales: None, or of A, of B, and `room_of_scales`."""
+    total = wgmma.accumulator(shape, f32).wait()
+    if scales is None:
+        for _ in t.k:
+            with ring.use() as s:
+                product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
+            total = total + product.wait()
+        return total
+    scale_a, scale_b, room = scales
+    assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
+    row = first_row(total) + t.m.start
+    syncwarp()  # the item before has been scaled
+    for i in unroll(AHEAD):
+        copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
+    for k in t.k:
+        assert k.size % BLOCK == 0, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
+        block = k.start // BLOCK
+        products: list[Any] = []
+        factors: list[Any] = []
+        with ring.use() as s:
+            for i in unroll(k.size // BLOCK):
+                a, b = matrix(s.a, A)[:, i * BLOCK : (i + 1) * BLOCK], matrix(s.b, B)[i * BLOCK : (i + 1) * BLOCK, :]
+                products.append(wgmma(a, b[:, : shape[1]], wgmma.accumulator(shape, f32)))
+            for i in unroll(k.size // BLOCK):
+                ptx.wait_group(AHEAD - 1)
+                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
+                copy_scales(scale_a, room, t, row, block + i + AHEAD)
+                factors.append(of_elements(total, room, scale_b, t, block + i))
+        for i in unroll(k.size // BLOCK):
+            partial = products[i].wait()
+            if i == 0 or block + i < scale_a.shape[2]:  # not 0 times a scale that is not there
+                total = partial * factors[i] + total
+    ptx.wait_group(0)
+    return total
+
+
+@tile_function
+def room_of_scales() -> SharedTile[f32]:
+    return shared(SLOTS, f32, layout=row_major)
+
+
+@tile_function
+def first_row(x: Fragment[f32]) -> index:
+    """Of the rows of this warp, in the tile."""
+    rows = coordinates(x.columns(0, PANEL))[0].registers()
+    assert rows.shape[0] == 4, f"a warp has {4 * rows.shape[0]} rows: tiles are of 128 for two warpgroups, 64 for one"
+    return rows[0] - lane_id() // 4
+
+
+@tile_function
+def copy_scales(scale_a: Global[f32, L, M, KBlocks], room: SharedTile[f32], t: WorkItem, row: index, block: index):
+    """Starts to copy the scales of a block of k, a group of copies. Past the edge there are zeros."""
+    at = block % SLOTS[0], warp_id() % SLOTS[1], lane_id()
+    ptx.cp_async(room, at, scale_a, (t.batch, row + lane_id(), block), bytes=4)
+    ptx.commit_group()
+
+
+@tile_function
+def of_elements(
+    x: Fragment[f32], room: SharedTile[f32], scale_b: Global[f32, L, KBlocks, NBlocks], t: WorkItem, block: index
+) -> Fragment[f32]:
+    """What each element of x is scaled by in this block of k."""
+    columns, first, last = x.shape[1], t.n.start, scale_b.shape[2] - 1
+    step, own = gcd(columns, BLOCK), (block % SLOTS[0], warp_id() % SLOTS[1], lane_id() // 4)
+    of_a = [room[own], room[own[0], own[1], own[2] + 8]]
+    block = minimum(block, scale_b.shape[1] - 1)
+    of_b = [scale_b[t.batch, block, minimum(first // BLOCK + i, last)] for i in range(blocks_across(columns))]
+    made = fragment(x.registers().shape, f32)
+    for column in unroll(0, columns, step):
+        if columns % BLOCK == 0:
+            factor = of_b[column // BLOCK]
+        else:
+            factor = of_b[0]
+            for i in unroll(1, len(of_b)):
+                factor = where(first % BLOCK + column >= i * BLOCK, of_b[i], factor)
+        for panel in unroll(column // PANEL, (column + step) // PANEL):
+            for i in unroll(4):
+                made[4 * panel + i] = of_a[i // 2] * factor
+    return fragment(x.shape, f32, x.layout, init=made)
