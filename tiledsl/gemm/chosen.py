@@ -117,7 +117,7 @@ def _label(v: Variant) -> str:
     rows, columns, instances = v.tile
     shown = f"{rows} x {columns}{', pingpong' if instances == 2 else ''}{', transposed' if v.exchanged else ''}"
     if v.parts:
-        return f"{shown}, k by {v.parts} x {v.groups}{f', cluster {v.along_m}' if v.along_m > 1 else ''}"
+        shown += f", k by {v.parts} x {v.groups}"
     return shown + (f", cluster {v.along_m} x {v.along_n}" if v.along_m * v.along_n > 1 else "")
 
 
