@@ -165,19 +165,24 @@ class Op:
     ) -> None:
         self.loc = loc
         self.parent: Block | None = None
-        self.blocks: Sequence[Block] = list(blocks) if blocks else ()
-        for block in self.blocks:
-            block.parent = self
-        self.attrs: dict[str, Any] = {**self.defaults, **attrs}
-        if len(self.attrs) > len(self.defaults):
-            unknown = ", ".join(sorted(attrs.keys() - self.defaults.keys()))
+        self.blocks: Sequence[Block] = ()
+        if blocks:
+            self.blocks = list(blocks)
+            for block in blocks:
+                block.parent = self
+        defaults = self.defaults
+        self.attrs: dict[str, Any] = {**defaults, **attrs}
+        if len(self.attrs) > len(defaults):
+            unknown = ", ".join(sorted(attrs.keys() - defaults.keys()))
             raise AssertionError(f"{self.name} has no attribute {unknown}")
-        for name, value in self.attrs.items():
-            if value is None:
-                raise VerifyError(f"{self.name} needs attribute {name}", loc)
+        if None in self.attrs.values():
+            missing = next(name for name, value in self.attrs.items() if value is None)
+            raise VerifyError(f"{self.name} needs attribute {missing}", loc)
         self.operands: list[Value] = list(operands)
-        for position, value in enumerate(operands):
+        position = 0
+        for value in operands:
             value.uses[self, position] = None
+            position += 1
         given = self.infer() if types is None else types
         self.results: list[Value] = [Value(type_, self, index) for index, type_ in enumerate(given)]
 
