@@ -179,10 +179,8 @@ class Op:
             missing = next(name for name, value in self.attrs.items() if value is None)
             raise VerifyError(f"{self.name} needs attribute {missing}", loc)
         self.operands: list[Value] = list(operands)
-        position = 0
-        for value in operands:
+        for position, value in enumerate(operands):
             value.uses[self, position] = None
-            position += 1
         given = self.infer() if types is None else types
         self.results: list[Value] = [Value(type_, self, index) for index, type_ in enumerate(given)]
 
