@@ -138,7 +138,7 @@ def _fma(dtype: DType, varies: tuple[bool, ...]) -> Callable[..., int]:
 @lru_cache(maxsize=1 << 12)
 def _planned(
     dtype: DType, *arrays: tuple[int, ...]
-) -> tuple[Callable[..., int], tuple[int, ...], list[tuple[int, int]]] | None:
+) -> tuple[Callable[..., int], tuple[int, ...], list[list[int]]] | None:
     """What is the same for all operands of these shapes and strides, one after the other: the loop, the shape of the
     result, and each operand's strides along groups and warps. None: left to NumPy."""
     shapes, strides = arrays[::2], arrays[1::2]
