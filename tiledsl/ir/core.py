@@ -227,7 +227,8 @@ class Op:
 
     def accesses(self) -> list[Access]:
         """What the op itself reads and writes, not what ops inside it do."""
-        return [touch._replace(memory=self._memory(touch.part)) for touch in self.touches]
+        touches = self.touches
+        return [touch._replace(memory=self._memory(touch.part)) for touch in touches] if touches else []
 
     def _memory(self, part: str) -> Value | int | None:
         found = getattr(self, part) if part else None

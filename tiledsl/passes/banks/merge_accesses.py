@@ -112,7 +112,7 @@ def _merge(kernel: Kernel, runs: list[Run], most: Mapping[tile.SharedAlloc, int]
     instead: dict[Op, list[Op]] = {}
     for run, part in _parts(runs, most):
         instead.update(_load(part, run.axis) if part.is_load else _store(part, run.axis))
-    rewrite(kernel.body, lambda op: instead.get(op, [op]))
+    rewrite(kernel.body, instead.get)
 
 
 def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
