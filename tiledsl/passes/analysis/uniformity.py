@@ -107,6 +107,8 @@ class Uniformity(Forward):
     def _follow(self, target: Value, sources: Sequence[Value]) -> None:
         levels = self._levels
         for source in sources:
+            if levels.get(target) == "thread":
+                return  # no less uniform than that
             if source in levels:  # else it is "grid", which raises nothing
                 self._raise(target, levels[source], source)
 
