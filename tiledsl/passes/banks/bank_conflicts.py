@@ -143,8 +143,9 @@ class _Tile:
 
     def weighted(self, layout: Layout) -> Iterator[tuple[int, Wavefronts | None]]:
         """The known accesses under a layout, each with its weight."""
+        under = self.counter.under(layout, self.alloc)
         for place, weight in self.parts:
-            yield weight, self.counter.count_at(*place, layout)
+            yield weight, under.count(*place)
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
