@@ -88,8 +88,10 @@ def _statements(frame: Frame, statements: Sequence[ast.stmt]) -> Steps:
         else:
             with guarded(frame, statement):
                 execute(statement, frame)
-        go_on = (lambda after=rest: _statements(frame, after)) if rest else None
-        if (yield unless_exited(frame, statement, go_on)):
+        exited = exit_flag(frame)
+        if isinstance(exited, Value):
+            yield unless(frame, exited, statement, partial(_statements, frame, rest) if rest else None)
+        if exited is not False:
             return
 
 
@@ -117,32 +119,32 @@ def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
 
 def exit_flag(frame: Frame) -> bool | Value:
     """Has control left the current sequence? True, False, or a run-time bool."""
-    flags = [frame.env.get(name, False) for name in EXITS]
+    env = frame.env
+    flags = [flag for name in EXITS if (flag := env.get(name, False)) is not False]
+    if not flags:  # after most statements
+        return False
     if any(flag is True for flag in flags):
         return True
     values = [flag for flag in flags if isinstance(flag, Value)]
     return reduce(partial(frame.builder.scalar, "or"), values) if values else False
 
 
-def unless_exited(frame: Frame, node: ast.stmt, rest: Callable[[], Steps] | None) -> Steps:
-    """True if what follows is done: control has left, or `rest` was put under a condition."""
-    exited = exit_flag(frame)
-    if isinstance(exited, bool):
-        return exited
-    if rest is not None:
-        go_on = frame.builder.scalar("not", exited)
-        only_return = all(frame.env.get(name, False) is False for name in EXITS[1:])
+def unless(frame: Frame, exited: Value, node: ast.stmt, rest: Callable[[], Steps] | None) -> Steps:
+    """Put `rest`, what follows, under the condition that control has not left."""
+    if rest is None:
+        return
+    go_on = frame.builder.scalar("not", exited)
+    only_return = all(frame.env.get(name, False) is False for name in EXITS[1:])
 
-        def left() -> None:
-            if only_return:
-                frame.env["$return"] = True
+    def left() -> None:
+        if only_return:
+            frame.env["$return"] = True
 
-        def stay() -> Steps:
-            frame.env.update(dict.fromkeys(EXITS, False))
-            return rest()
+    def stay() -> Steps:
+        frame.env.update(dict.fromkeys(EXITS, False))
+        return rest()
 
-        yield _branches(frame, go_on, stay, left, node)
-    return True
+    yield _branches(frame, go_on, stay, left, node)
 
 
 def _if(frame: Frame, node: ast.If, rest: Sequence[ast.stmt]) -> Steps:

@@ -11,8 +11,7 @@ import ast
 import builtins
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import singledispatch
-from typing import Any, Callable, Generator
+from typing import Any, Callable, Generator, get_args, get_type_hints
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
@@ -174,16 +173,28 @@ def during(owner: Any, **values: Any) -> Generator[None]:
             setattr(owner, name, value)
 
 
-@singledispatch
-def evaluate(node: ast.AST, frame: Frame) -> Any:
-    """The binding that an expression stands for; emits the ops it needs."""
-    raise _unsupported(node, frame)
+class ByNode:
+    """A function of a node and a frame that has a case for each class of nodes, which it knows by the annotation of
+    `node`. A `functools.singledispatch` does the same in several times as long, and is called for every node."""
+
+    def __init__(self) -> None:
+        self._cases: dict[type[ast.AST], Callable[[Any, Frame], Any]] = {}
+
+    def register(self, case: Callable[[Any, Frame], Any]) -> None:
+        node = get_type_hints(case)["node"]
+        self._cases.update(dict.fromkeys(get_args(node) or (node,), case))
+
+    def __call__(self, node: ast.AST, frame: Frame) -> Any:
+        case = self._cases.get(node.__class__)
+        if case is None:
+            raise _unsupported(node, frame)
+        return case(node, frame)
 
 
-@singledispatch
-def execute(node: ast.AST, frame: Frame) -> None:
-    """Carry out a statement that holds no other statements' control flow."""
-    raise _unsupported(node, frame)
+evaluate = ByNode()
+"""The binding that an expression stands for; emits the ops it needs."""
+execute = ByNode()
+"""Carries out a statement that holds no other statements' control flow."""
 
 
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {

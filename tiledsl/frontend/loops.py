@@ -12,7 +12,7 @@ from tiledsl.frontend.arithmetic import as_condition, items_of
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.budget import MAX_UNROLL
-from tiledsl.frontend.control import Carried, Steps, chosen, drive, exit_flag, run_statements, unless_exited, value_side
+from tiledsl.frontend.control import Carried, Steps, chosen, drive, exit_flag, run_statements, unless, value_side
 from tiledsl.frontend.frame import Frame, during, evaluate, execute
 from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
 from tiledsl.frontend.steps import Bounds, Counter
@@ -84,8 +84,11 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
         frame.env["$continue"] = False
         if len(frame.unit.errors) > errors:
             return  # the next iterations would only repeat them
-        rest = items[position + 1 :]
-        if (yield unless_exited(frame, node, partial(_iterations, frame, node, rest) if rest else None)):
+        exited = exit_flag(frame)
+        if isinstance(exited, Value):
+            rest = items[position + 1 :]
+            yield unless(frame, exited, node, partial(_iterations, frame, node, rest) if rest else None)
+        if exited is not False:
             return
 
 

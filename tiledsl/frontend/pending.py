@@ -13,7 +13,8 @@ from tiledsl.ir.single_use import uses_of
 def check_pending(unit: Unit) -> None:
     """Report accumulators that are dropped, used twice, or taken by a loop that does not carry them."""
     for op in unit.kernel.walk():
-        for value in (*op.results, *(arg for block in op.blocks for arg in block.args)):
+        arguments = [arg for block in op.blocks for arg in block.args] if op.blocks else ()
+        for value in (*op.results, *arguments):
             if is_pending(value):
                 _check_used_once(unit, value, op)
 

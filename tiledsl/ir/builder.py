@@ -110,16 +110,22 @@ class CachingBuilder(Builder):
         self._known: dict[tuple[object, ...], Value] = {}
 
     def constant(self, value: int | float | bool, dtype: DType) -> Value:
-        return self._once((dtype.name, repr(value)), super().constant, value, dtype)  # 0.0 == -0.0
+        key = self.block, dtype, repr(value) if isinstance(value, float) else value  # 0.0 == -0.0
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = super().constant(value, dtype)
+        return known
 
     def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
-        return self._once((fn, nowrap, *operands), super().scalar, fn, *operands, nowrap=nowrap)
+        key = self.block, fn, nowrap, *operands
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
+        return known
 
     def cast(self, value: Value, to: DType) -> Value:
-        return self._once((value, to.name), super().cast, value, to)
-
-    def _once(self, key: tuple[object, ...], make: Callable[..., Value], *given: Any, **more: Any) -> Value:
-        known = self._known.get((self.block, *key))
+        key = self.block, value, to
+        known = self._known.get(key)
         if known is None:
-            known = self._known[self.block, *key] = make(*given, **more)
+            known = self._known[key] = super().cast(value, to)
         return known

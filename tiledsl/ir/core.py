@@ -165,16 +165,19 @@ class Op:
     ) -> None:
         self.loc = loc
         self.parent: Block | None = None
-        self.blocks: Sequence[Block] = list(blocks) if blocks else ()
-        for block in self.blocks:
-            block.parent = self
-        self.attrs: dict[str, Any] = {**self.defaults, **attrs}
-        if len(self.attrs) > len(self.defaults):
-            unknown = ", ".join(sorted(attrs.keys() - self.defaults.keys()))
+        self.blocks: Sequence[Block] = ()
+        if blocks:
+            self.blocks = list(blocks)
+            for block in blocks:
+                block.parent = self
+        defaults = self.defaults
+        self.attrs: dict[str, Any] = {**defaults, **attrs}
+        if len(self.attrs) > len(defaults):
+            unknown = ", ".join(sorted(attrs.keys() - defaults.keys()))
             raise AssertionError(f"{self.name} has no attribute {unknown}")
-        for name, value in self.attrs.items():
-            if value is None:
-                raise VerifyError(f"{self.name} needs attribute {name}", loc)
+        if None in self.attrs.values():
+            missing = next(name for name, value in self.attrs.items() if value is None)
+            raise VerifyError(f"{self.name} needs attribute {missing}", loc)
         self.operands: list[Value] = list(operands)
         for position, value in enumerate(operands):
             value.uses[self, position] = None
@@ -224,7 +227,8 @@ class Op:
 
     def accesses(self) -> list[Access]:
         """What the op itself reads and writes, not what ops inside it do."""
-        return [touch._replace(memory=self._memory(touch.part)) for touch in self.touches]
+        touches = self.touches
+        return [touch._replace(memory=self._memory(touch.part)) for touch in touches] if touches else []
 
     def _memory(self, part: str) -> Value | int | None:
         found = getattr(self, part) if part else None

@@ -40,8 +40,8 @@ class TokenReader:
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
-        found = (Token(str(m.lastgroup), m[0], m.start()) for m in _TOKEN.finditer(text))
-        self.tokens = [token for token in found if token.kind != "space"]
+        found = _TOKEN.finditer(text)
+        self.tokens = [Token(str(m.lastgroup), m[0], m.start()) for m in found if m.lastgroup != "space"]
         self.at = 0
         self.depth = 0
 

@@ -152,8 +152,11 @@ _UPPER = 3 if sys.byteorder == "little" else 0
 def _exponents(values: Array, format: str) -> Array:
     """floor(log2 |x|), at least the format's; of zeros `ZERO`. No f64 here is subnormal, so that its bits say it."""
     upper = np.ascontiguousarray(values).view(np.int16)[..., _UPPER::4]  # in 16 bits, with the sign before them
-    biased = upper >> 4 & np.int16(0x7FF)
-    return np.where(biased == 0, ZERO, np.maximum(biased - np.int16(1023), np.int16(FORMATS[format].least_normal)))
+    biased = upper >> 4
+    biased &= np.int16(0x7FF)
+    found = np.maximum(biased - np.int16(1023), np.int16(FORMATS[format].least_normal))
+    found[biased == 0] = ZERO
+    return found
 
 
 def _step(dot: Dot, formats: tuple[str, str, str], a: Array, b: Array, c: Array, add: Add | None = None) -> Array:

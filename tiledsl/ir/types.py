@@ -8,7 +8,7 @@ Text forms: ``f32``; ``global<f32, [M, K], unit=1, align=16>``; ``shared<f32, [1
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -33,6 +33,11 @@ class DType:
     name: str
     kind: Kind
     bits: int
+    is_integer: bool = field(init=False)
+    """Signed, unsigned or index; bool is not an integer. Asked of each value: no property, which takes longer."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_integer", self.kind in ("int", "uint", "index"))
 
     @property
     def bytes(self) -> int:
@@ -51,11 +56,6 @@ class DType:
     def python(self) -> type[float] | type[int] | type[bool]:
         """The Python type of its constants; ``dtype.python(0)`` is its zero."""
         return float if self.is_float or self.is_matrix else bool if self.kind == "bool" else int
-
-    @property
-    def is_integer(self) -> bool:
-        """Signed, unsigned or index; bool is not an integer."""
-        return self.kind in ("int", "uint", "index")
 
     @property
     def limits(self) -> tuple[int, int]:

@@ -130,7 +130,8 @@ class Cohort:
             at = groups if value.shape[0] > 1 else 0, columns if value.shape[1] > 1 else 0
             return np.ascontiguousarray(value[at])
 
-        regs, blocks = [taken(v) for v in self.regs], self.blocks[groups[:, 0]]
+        regs = [None if v is None else taken(v) for v in self.regs]  # most are free
+        blocks = self.blocks[groups[:, 0]]
         return Cohort(self.chunk, blocks, taken(self.warps), regs, taken(self.mask), taken(self.exists), self.pc)
 
 
@@ -174,7 +175,10 @@ def merge(cohorts: Sequence[Cohort], fills: dict[int, bool]) -> Cohort:
 def _shared_value(values: Sequence[Any]) -> bool:
     """True if the values are one, the same in all lanes of all cohorts."""
     first = values[0]
-    if all(v is first for v in values):
+    for value in values:
+        if value is not first:
+            break
+    else:
         return not is_array(first) or first.shape[:2] == (1, 1)
     if any(v is None or is_fragment(v) or is_array(v) for v in values):
         return False

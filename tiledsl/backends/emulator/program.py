@@ -68,14 +68,14 @@ def _spins(op: Op) -> bool:
 
 def _last_use(value: Value, block: Block, places: Mapping[Op, int]) -> Op | None:
     """The op of `block` in which, or inside which, `value` is used last; None without uses. places: of its ops."""
-    users: list[Op] = []
+    last = -1
     for user, _ in value.uses:
         while user.parent is not block:
             owner = user.block.parent
             assert isinstance(owner, Op), "a value is used outside the block that defines it"
             user = owner
-        users.append(user)
-    return max(users, key=places.__getitem__, default=None)
+        last = max(last, places[user])
+    return None if last < 0 else block.ops[last]
 
 
 def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:

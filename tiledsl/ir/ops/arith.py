@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NanBits, by
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
@@ -68,13 +68,16 @@ class Scalar(_Arithmetic):
             self.require(plain, "nowrap is for add, sub and mul of i32, i64 and index")
 
 
-for _row in SCALAR.values():
-    type(f"Scalar_{_row.name}", (Scalar,), {"name": f"arith.{_row.name}", "fn": _row, "__doc__": _row.doc})
+def _of_row(row: ScalarFn) -> type[Scalar]:
+    return type(f"Scalar_{row.name}", (Scalar,), {"name": f"arith.{row.name}", "fn": row, "__doc__": row.doc})
+
+
+_SCALARS = {row.name: _of_row(row) for row in SCALAR.values()}
 
 
 def scalar(fn: str, *operands: Value, **kwargs: Any) -> Op:
     """Construct the op of a row of the table: ``scalar("add", a, b, loc=loc)``."""
-    return OPS[f"arith.{fn}"](*operands, **kwargs)
+    return _SCALARS[fn](*operands, **kwargs)
 
 
 CARRIERS = frozenset({(BF16, F32), (TF32, F32)})

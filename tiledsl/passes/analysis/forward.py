@@ -33,13 +33,13 @@ class Forward:
 
     def _control(self, op: Op) -> None:
         self._join(op, arguments=True)
-        again = True
-        while again:
-            outer, self.changed = self.changed, False
+        self.changed = True
+        while self.changed:
             for block in op.blocks:
                 self.walk(block)
+            # What is known inside follows from the arguments: another walk over the same ones would find nothing.
+            self.changed = False
             self._join(op, arguments=True)
-            again, self.changed = self.changed and not isinstance(op, control.If), self.changed or outer
         self._join(op, arguments=False)
 
     def _join(self, op: Op, *, arguments: bool) -> None:

@@ -168,15 +168,19 @@ def take_tiles(loop: Op) -> list[Op]:
     return found
 
 
-def rewrite(block: Block, instead: Callable[[Op], list[Op]]) -> None:
-    """Put `instead` of it in the place of each op, those of inner blocks first."""
+def rewrite(block: Block, instead: Callable[[Op], list[Op] | None]) -> None:
+    """Put `instead` of it in the place of each op, those of inner blocks first; None: it stays."""
     ops: list[Op] = []
     for op in block.ops:
         for inner in op.blocks:
             rewrite(inner, instead)
-        ops += instead(op)
-    for op in ops:
-        op.parent = block
+        new = instead(op)
+        if new is None:
+            ops.append(op)
+            continue
+        for each in new:
+            each.parent = block
+        ops += new
     block.ops = ops
 
 

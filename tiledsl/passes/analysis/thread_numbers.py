@@ -36,6 +36,8 @@ class ThreadNumbers:
     def __init__(self, kernel: Kernel) -> None:
         self.threads, self.count = kernel.threads, kernel.thread_count
         self._known: dict[Value, Numbers] = {}
+        self._leaders: dict[int, Numbers] = {}
+        """By size of a group, the first thread of each thread's group."""
 
     def __contains__(self, value: Value) -> bool:
         return value in self._known
@@ -43,7 +45,9 @@ class ThreadNumbers:
     def alike(self, value: Value, group: int) -> bool:
         """Is a known value the same for all threads of each group of so many?"""
         numbers = self._known[value][: self.count]
-        return bool((numbers == numbers[np.arange(self.count) // group * group]).all())
+        if group not in self._leaders:
+            self._leaders[group] = np.arange(self.count) // group * group
+        return bool((numbers == numbers[self._leaders[group]]).all())
 
     def note(self, op: Op) -> None:
         if isinstance(op, (gpu.Position, arith.Scalar, arith.Cast)) and op.result not in self._known:
@@ -54,7 +58,7 @@ class ThreadNumbers:
     def _of(self, op: gpu.Position | arith.Scalar | arith.Cast) -> Numbers | None:
         if isinstance(op, gpu.Position):
             return position(op, self.threads)
-        if not any(v in self._known for v in op.operands):
+        if self._known.keys().isdisjoint(op.operands):
             return None
         known = [self._operand(v) for v in op.operands]
         if any(numbers is None for numbers in known):

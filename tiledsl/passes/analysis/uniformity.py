@@ -105,8 +105,12 @@ class Uniformity(Forward):
             self._follow(target, deciders(op))  # as of a loop that threads leave after different trips
 
     def _follow(self, target: Value, sources: Sequence[Value]) -> None:
+        levels = self._levels
         for source in sources:
-            self._raise(target, self.of(source), source)
+            if levels.get(target) == "thread":
+                return  # no less uniform than that
+            if source in levels:  # else it is "grid", which raises nothing
+                self._raise(target, levels[source], source)
 
     def _raise(self, value: Value, level: Level, why: Value | Op) -> None:
         """Note what reaches `value`; it only ever gets less uniform, but never less than its numbers are."""

@@ -6,7 +6,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -40,7 +40,9 @@ class WrittenMemory:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._tensors = {a.name: a for a in kernel.body.args if isinstance(a.type, (GlobalType, PtrType))}
-        found = [memory for op in kernel.walk() for memory, writes in self.touched(op) if writes]
+        touched = ((op, [*self._accessed(op)]) for op in kernel.walk())
+        self._touched = {op: memories for op, memories in touched if memories}
+        found = [memory for memories in self._touched.values() for memory, writes in memories if writes]
         self.memories = frozenset(memory for memory in found if memory is not None)
         self.anything = None in found
 
@@ -61,8 +63,11 @@ class WrittenMemory:
             return "cta"
         return "thread" if op in self._between_syncs else "warp"
 
-    def touched(self, op: Op) -> Iterator[Touched]:
+    def touched(self, op: Op) -> Sequence[Touched]:
         """What the op itself reads and writes."""
+        return self._touched.get(op, ())
+
+    def _accessed(self, op: Op) -> Iterator[Touched]:
         for access in op.accesses():
             memory = access.memory
             if isinstance(memory, int):

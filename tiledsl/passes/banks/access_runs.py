@@ -32,6 +32,15 @@ class Part:
     width: int
     accesses: list[tuple[int, tile.Access]]
 
+    @property
+    def is_load(self) -> bool:
+        return self.accesses[0][1].varies == "memory"
+
+    @property
+    def kept(self) -> tuple[int, tile.Access]:
+        """The access in whose place they become one, with its offset: the first load, or the last store."""
+        return self.accesses[0 if self.is_load else -1]
+
 
 @dataclass(eq=False)
 class Run:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING
@@ -40,13 +41,43 @@ def choose_layouts(kernel: Kernel, limit: int | None = None) -> None:
 
     limit: bytes of shared memory that a block may have; None for no limit.
     """
-    for here in _Planner(kernel, limit).tiles:
+    for here in _Planner(kernel, limit, shared_use(kernel)).tiles:
         here.alloc.attrs["layout"] = str(here.layout)
 
 
 def bank_report(kernel: Kernel, limit: int | None = None) -> BankReport:
     """What the pass does with `kernel`, which stays as it is."""
-    return _Planner(kernel, limit).report()
+    return _Planner(kernel, limit, shared_use(kernel)).report()
+
+
+@dataclass(frozen=True)
+class SharedUse:
+    """The shared tiles of a kernel in program order, the accesses to them, and what counts these."""
+
+    allocs: list[tile.SharedAlloc]
+    accesses: list[SharedAccess]
+    counter: WavefrontCounter
+
+
+def shared_use(kernel: Kernel) -> SharedUse | None:
+    """None without shared tiles."""
+    ops = list(kernel.walk())
+    allocs = [op for op in ops if isinstance(op, tile.SharedAlloc)]
+    if not allocs:
+        return None  # without the imports below
+    from tiledsl.passes.analysis.lanes import Lanes
+    from tiledsl.passes.banks.shared_accesses import shared_accesses
+    from tiledsl.passes.banks.wavefront_counter import WavefrontCounter
+
+    lanes = Lanes(kernel)
+    return SharedUse(allocs, shared_accesses(ops, lanes), WavefrontCounter(lanes))
+
+
+def least_wavefronts(kernel: Kernel, limit: int | None, use: SharedUse) -> float:
+    """Weighted wavefronts of these accesses in the layouts that the pass chooses for them; inf where one cannot be
+    counted."""
+    counts = [here.total(here.layout) for here in _Planner(kernel, limit, use).tiles]
+    return sum(float("inf") if count is None else float(count) for count in counts)
 
 
 def candidates(dims: tuple[int, ...], element: int, vector: int) -> Iterator[Layout]:
@@ -112,8 +143,9 @@ class _Tile:
 
     def weighted(self, layout: Layout) -> Iterator[tuple[int, Wavefronts | None]]:
         """The known accesses under a layout, each with its weight."""
+        under = self.counter.under(layout, self.alloc)
         for place, weight in self.parts:
-            yield weight, self.counter.count_at(*place, layout)
+            yield weight, under.count(*place)
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
@@ -135,22 +167,14 @@ class _Tile:
 class _Planner:
     """`tiles`: in program order, each with the layout that it gets."""
 
-    def __init__(self, kernel: Kernel, limit: int | None) -> None:
+    def __init__(self, kernel: Kernel, limit: int | None, use: SharedUse | None) -> None:
         self.kernel, self.limit = kernel, limit
         self.accesses: list[SharedAccess] = []
         self.tiles: list[_Tile] = []
-        ops = list(kernel.walk())
-        allocs = [op for op in ops if isinstance(op, tile.SharedAlloc)]
-        if not allocs:
-            return  # without the imports below
-        from tiledsl.passes.analysis.lanes import Lanes
-        from tiledsl.passes.banks.shared_accesses import shared_accesses
-        from tiledsl.passes.banks.wavefront_counter import WavefrontCounter
-
-        lanes = Lanes(kernel)
-        self.accesses = shared_accesses(ops, lanes)
-        counter = WavefrontCounter(lanes)
-        self.tiles = [_Tile(alloc, [a for a in self.accesses if a.alloc is alloc], counter) for alloc in allocs]
+        if use is None:
+            return
+        self.accesses = use.accesses
+        self.tiles = [_Tile(op, [a for a in use.accesses if a.alloc is op], use.counter) for op in use.allocs]
         # Where bytes are short, the tile that has most to gain comes first.
         for here in sorted(self.tiles, key=lambda t: t.ideal - t.row):
             if here.alloc.layout == AUTO:

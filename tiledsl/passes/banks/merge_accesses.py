@@ -14,8 +14,10 @@ made as wide as they can be without more wavefronts in the kernel's best layouts
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.builder import Builder
@@ -24,8 +26,11 @@ from tiledsl.ir.ops import tile
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.analysis.structure import replace_op, rewrite
 from tiledsl.passes.banks.access_runs import Part, Run, access_runs
-from tiledsl.passes.banks.bank_conflicts import bank_report
+from tiledsl.passes.banks.bank_conflicts import SharedUse, least_wavefronts, shared_use
 from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
+
+if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
+    from tiledsl.passes.banks.shared_accesses import SharedAccess
 
 
 def merge_accesses(kernel: Kernel, limit: int | None = None) -> None:
@@ -42,33 +47,50 @@ def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.Sha
     """The most elements of an access to each tile that the compiler lays out: as many as cost no wavefronts."""
     allocs = [op for op in kernel.walk() if isinstance(op, tile.SharedAlloc)]
     chosen = {a: _widest(a) for a in allocs if a.layout == AUTO}
-
-    def wavefronts(widths: Mapping[tile.SharedAlloc, int]) -> float:
-        """Of the whole kernel in its best layouts, if accesses are merged up to `widths`."""
-        trial = kernel.clone()
-        copies = [op for op in trial.walk() if isinstance(op, tile.SharedAlloc)]
-        most = {new: widths[a] for a, new in zip(allocs, copies, strict=True) if a in widths}
-        _merge(trial, access_runs(trial), most)
-        counts = [report.wavefronts for report in bank_report(trial, limit).tiles]
-        return sum(float("inf") if count is None else float(count) for count in counts)
-
-    known: dict[tuple[int, ...], float] = {}
-
-    def counted(widths: Mapping[tile.SharedAlloc, int]) -> float:
-        """Each trial once: what one tile has chosen is where the next one starts."""
-        key = tuple(widths.values())
-        if key not in known:
-            known[key] = wavefronts(widths)
-        return known[key]
-
+    trials = _Trials(kernel, runs, limit)
     for alloc in chosen:
         width = max((part.width for run in runs if run.memory.op is alloc for part in run.parts()), default=1)
-        least = counted(chosen) if width > chosen[alloc] else 0
+        least = trials.wavefronts(chosen) if width > chosen[alloc] else 0
         while width > chosen[alloc]:
-            if counted({**chosen, alloc: width}) <= least:
+            if trials.wavefronts({**chosen, alloc: width}) <= least:
                 chosen[alloc] = width
             width //= 2
     return chosen
+
+
+class _Trials:
+    """What a kernel's accesses would cost if they were merged. The kernel stays as it is: only the accesses change."""
+
+    def __init__(self, kernel: Kernel, runs: list[Run], limit: int | None) -> None:
+        self.kernel, self.runs, self.limit = kernel, runs, limit
+        self._counted: dict[tuple[int, ...], float] = {}
+
+    def wavefronts(self, widths: Mapping[tile.SharedAlloc, int]) -> float:
+        """Of the whole kernel in its best layouts, if accesses are merged up to `widths`. Each trial once: what one
+        tile has chosen is where the next one starts."""
+        key = tuple(widths.values())
+        if key not in self._counted:
+            use = replace(self._use, accesses=self._merged(widths))
+            self._counted[key] = least_wavefronts(self.kernel, self.limit, use)
+        return self._counted[key]
+
+    @cached_property
+    def _use(self) -> SharedUse:
+        use = shared_use(self.kernel)
+        assert use is not None, "without shared tiles there are no widths to choose"
+        return use
+
+    def _merged(self, widths: Mapping[tile.SharedAlloc, int]) -> list[SharedAccess]:
+        """All accesses to shared tiles, with the one that `_merge` would make of each part in place of its accesses."""
+        accesses = self._use.accesses
+        alone = {access.op: access for access in accesses}
+        instead: dict[Op, SharedAccess | None] = {}
+        for run, part in _parts(self.runs, widths):
+            if isinstance(run.memory.op, tile.SharedAlloc):
+                offset, kept = part.kept
+                instead.update((op, None) for _, op in part.accesses)
+                instead[kept] = alone[kept].widened(part.width, part.first - offset)
+        return [new for access in accesses if (new := instead.get(access.op, access)) is not None]
 
 
 def _widest(alloc: tile.SharedAlloc) -> int:
@@ -76,20 +98,26 @@ def _widest(alloc: tile.SharedAlloc) -> int:
     return max((op.vec for op, _ in alloc.result.uses if isinstance(op, tile.Access)), default=1)
 
 
-def _merge(kernel: Kernel, runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
-    """Make each part of each run one access. `most`: its elements, for the tiles that have a limit."""
-    instead: dict[Op, list[Op]] = {}
+def _parts(runs: Iterable[Run], most: Mapping[tile.SharedAlloc, int]) -> Iterator[tuple[Run, Part]]:
+    """Those of all runs. `most`: elements of one access, for the tiles that have a limit."""
     for run in runs:
         alloc = run.memory.op
-        for part in run.parts(most.get(alloc, MOST_ACCESS) if isinstance(alloc, tile.SharedAlloc) else MOST_ACCESS):
-            is_load = part.accesses[0][1].varies == "memory"
-            instead.update(_load(part, run.axis) if is_load else _store(part, run.axis))
-    rewrite(kernel.body, lambda op: instead.get(op, [op]))
+        limit = most.get(alloc, MOST_ACCESS) if isinstance(alloc, tile.SharedAlloc) else MOST_ACCESS
+        for part in run.parts(limit):
+            yield run, part
+
+
+def _merge(kernel: Kernel, runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
+    """Make each part of each run one access. `most`: see `_parts`."""
+    instead: dict[Op, list[Op]] = {}
+    for run, part in _parts(runs, most):
+        instead.update(_load(part, run.axis) if part.is_load else _store(part, run.axis))
+    rewrite(kernel.body, instead.get)
 
 
 def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each load: all at the first one."""
-    offset, first = part.accesses[0]
+    offset, first = part.kept
     b = Builder(Block(), first.loc)
     instead: dict[Op, list[Op]] = {op: [] for _, op in part.accesses}
     instead[first] = b.block.ops
@@ -108,7 +136,7 @@ def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
 
 def _store(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each store: all at the last one. Of an element that is written twice the last value."""
-    offset, last = part.accesses[-1]
+    offset, last = part.kept
     b = Builder(Block(), last.loc)
     elements: dict[int, Value] = {}
     for at, op in part.accesses:

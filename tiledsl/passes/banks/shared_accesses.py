@@ -46,6 +46,11 @@ class SharedAccess:
     def is_known(self) -> bool:
         return self.row is not None and self.column is not None
 
+    def widened(self, vec: int, by: int) -> SharedAccess:
+        """An access to `vec` elements, `by` elements on from where this one begins."""
+        column = None if self.column is None else AffineForm(self.column.lanes + by, self.column.terms)
+        return replace(self, width=vec * self.alloc.type.dtype.bytes, column=column)
+
 
 def shared_accesses(ops: Iterable[Op], lanes: Lanes) -> list[SharedAccess]:
     """All among the ops of a tile-level kernel, in their order; loads that nobody uses are left out."""

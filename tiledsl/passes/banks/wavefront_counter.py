@@ -94,11 +94,18 @@ class WavefrontCounter:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self._patterns: dict[tuple[Hashable, ...], Pattern] = {}
-        self._counted: dict[tuple[Pattern, Layout, Residues, Residues], Wavefronts | None] = {}
+        self._under: dict[tuple[tile.SharedAlloc, Layout], UnderLayout] = {}
 
     def count(self, access: SharedAccess, layout: Layout) -> Wavefronts | None:
         """None for an access whose lanes are not known, or that leaves too many cases to count."""
-        return self.count_at(*self.place(access), layout) if access.is_known else None
+        return self.under(layout, access.alloc).count(*self.place(access)) if access.is_known else None
+
+    def under(self, layout: Layout, alloc: tile.SharedAlloc) -> UnderLayout:
+        """What counts the accesses to this tile if it is laid out so."""
+        known = self._under.get((alloc, layout))
+        if known is None:
+            known = self._under[alloc, layout] = UnderLayout(layout, alloc)
+        return known
 
     def place(self, access: SharedAccess) -> tuple[Pattern, Shift]:
         """Of an access whose lanes are known."""
@@ -114,14 +121,22 @@ class WavefrontCounter:
         trips = self.lanes.trips
         return tuple(sorted((coefficient, trips.get(symbol, 0)) for symbol, coefficient in terms.items()))
 
-    def count_at(self, pattern: Pattern, shift: Shift, layout: Layout) -> Wavefronts | None:
+
+class UnderLayout:
+    """Counts accesses to a tile under one layout."""
+
+    def __init__(self, layout: Layout, alloc: tile.SharedAlloc) -> None:
+        self._layout = layout
+        self._rows, self._columns = _periods(layout, alloc.type.dims, alloc.type.dtype.bytes)
+        self._counted: dict[tuple[Pattern, Residues, Residues], Wavefronts | None] = {}
+
+    def count(self, pattern: Pattern, shift: Shift) -> Wavefronts | None:
         """None for an access that leaves too many cases to count."""
-        rows, columns = _periods(layout, pattern.alloc.type.dims, pattern.alloc.type.dtype.bytes)
-        moved_rows = _residues(shift.row_steps, rows, shift.row % rows)
-        moved_columns = _residues(shift.column_steps, columns, shift.column % columns)
-        key = pattern, layout, moved_rows, moved_columns
+        rows = _residues(shift.row_steps, self._rows, shift.row % self._rows)
+        columns = _residues(shift.column_steps, self._columns, shift.column % self._columns)
+        key = pattern, rows, columns
         if key not in self._counted:
-            self._counted[key] = _evaluated(*key)
+            self._counted[key] = _evaluated(pattern, self._layout, rows, columns)
         return self._counted[key]
 
 

@@ -19,6 +19,7 @@ So loops that search (``A[i] != x``), follow links, or compare a running value w
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TypeGuard
 
 from tiledsl.errors import CompileError, CompileErrors
@@ -62,7 +63,6 @@ class _Loop:
         self.written = [memory for inner in self.ops for memory, writes in memories(inner) if writes]
         arguments = [v for each in (op, *self.ops) for block in each.blocks for v in block.args]
         self.inside = dict.fromkeys([*(v for each in self.ops for v in each.results), *arguments])
-        self.changing = self.all_changing()
 
     def awaited(self) -> tile.Access | None:
         """The load by which the loop waits for others, if it does."""
@@ -83,7 +83,8 @@ class _Loop:
 
     # -- what changes ----------------------------------------------------------------------------
 
-    def all_changing(self) -> set[Value]:
+    @cached_property
+    def changing(self) -> set[Value]:
         """Whatever changes by itself, and what depends on that."""
         found = {v for v in self.inside if self.may_change(v)}
         size = -1

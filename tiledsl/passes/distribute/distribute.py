@@ -36,7 +36,7 @@ def distribute(kernel: Kernel) -> None:
     """Needs `check-collectives` to have found that all threads reach each copy; `async-groups` has taken the tokens."""
     ops = [op for op in kernel.walk() if type(op) in _WRITERS]
     instead = dict(zip(ops, of_each(ops, partial(_written, kernel)), strict=True))
-    rewrite(kernel.body, lambda op: instead.get(op, [op]))
+    rewrite(kernel.body, instead.get)
 
 
 def _written(kernel: Kernel, op: Op) -> list[Op]:

@@ -15,7 +15,7 @@ from tiledsl.passes.analysis.structure import replace_op, rewrite
 
 def predicate_copies(kernel: Kernel) -> None:
     """After `expand`: no op asks to be `predicated` that can be."""
-    rewrite(kernel.body, lambda op: _flat(op) if isinstance(op, control.If) and op.predicated else [op])
+    rewrite(kernel.body, lambda op: _flat(op) if isinstance(op, control.If) and op.predicated else None)
 
 
 def _flat(op: control.If) -> list[Op]:

@@ -15,7 +15,7 @@ from tiledsl.passes.analysis.structure import rewrite
 
 
 def move_loop_invariants(kernel: Kernel) -> None:
-    rewrite(kernel.body, lambda op: [*_invariants(op), op] if isinstance(op, (control.For, control.While)) else [op])
+    rewrite(kernel.body, lambda op: [*_invariants(op), op] if isinstance(op, (control.For, control.While)) else None)
 
 
 def _invariants(loop: Op) -> list[Op]:

@@ -11,7 +11,7 @@ along the lanes either has one element a warp.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Callable
 
 import numpy as np
@@ -96,15 +96,19 @@ def _parameters(*names: str) -> str:
     return ", ".join(f"ptr %{name}.start, i64 %{name}.groups, i64 %{name}.warps" for name in names)
 
 
-def _read(array: NDArray[Any]) -> tuple[bool, tuple[int, int, int]] | None:
-    """Does it vary along the lanes, and what the loop gets of it. None: its lanes do not lie side by side."""
-    address, size = array.__array_interface__["data"][0], array.itemsize
-    if array.ndim == 0:
-        return False, (address, 0, 0)
-    (groups, warps, lanes), (along_groups, along_warps, along_lanes) = array.shape, array.strides
+def _address(array: NDArray[Any]) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[bool, int, int] | None:
+    """Does an array of such elements vary along the lanes, and its element strides along groups and warps. None: its
+    lanes do not lie side by side."""
+    if not shape:
+        return False, 0, 0
+    (groups, warps, lanes), (along_groups, along_warps, along_lanes) = shape, strides
     if lanes > 1 and along_lanes != size:
         return None
-    return lanes > 1, (address, along_groups // size if groups > 1 else 0, along_warps // size if warps > 1 else 0)
+    return lanes > 1, along_groups // size if groups > 1 else 0, along_warps // size if warps > 1 else 0
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
@@ -131,22 +135,36 @@ def _fma(dtype: DType, varies: tuple[bool, ...]) -> Callable[..., int]:
     return compiled(declare + _loop(_parameters(*"abc"), body), 12)
 
 
+@lru_cache(maxsize=1 << 12)
+def _planned(
+    dtype: DType, *arrays: tuple[int, ...]
+) -> tuple[Callable[..., int], tuple[int, ...], list[list[int]]] | None:
+    """What is the same for all operands of these shapes and strides, one after the other: the loop, the shape of the
+    result, and each operand's strides along groups and warps. None: left to NumPy."""
+    shapes, strides = arrays[::2], arrays[1::2]
+    shape = np.broadcast_shapes(*shapes)
+    if len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
+        return None
+    steps = [_steps(*each, dtype.bytes) for each in zip(shapes, strides, strict=True)]
+    known = [each for each in steps if each is not None]
+    if len(known) < len(steps):
+        return None
+    return _fma(dtype, tuple(varies for varies, _, _ in known)), shape, [along for _, *along in known]
+
+
 @cache
 def fma(dtype: DType) -> Callable[..., Any]:
     """The function `fma` of the scalar table, for f32 or f64."""
-    plain = semantics.function("fma", dtype)
+    plain, numpy = semantics.function("fma", dtype), semantics.numpy_dtype(dtype)
 
     def evaluate(*operands: Any) -> Any:
-        arrays = [np.asarray(x) for x in operands]
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        if len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
+        a, b, c = (x if type(x) is np.ndarray else np.asarray(x) for x in operands)
+        plan = _planned(dtype, a.shape, a.strides, b.shape, b.strides, c.shape, c.strides)
+        if plan is None:
             return plain(*operands)
-        a, b, c = (_read(array) for array in arrays)
-        if a is None or b is None or c is None:
-            return plain(*operands)
-        out = np.empty(shape, arrays[0].dtype)
-        run = _fma(dtype, (a[0], b[0], c[0]))
-        run(out.__array_interface__["data"][0], shape[0], shape[1], *a[1], *b[1], *c[1])
+        run, shape, (of_a, of_b, of_c) = plan
+        out = np.empty(shape, numpy)
+        run(_address(out), shape[0], shape[1], _address(a), *of_a, _address(b), *of_b, _address(c), *of_c)
         return out
 
     return evaluate
@@ -190,18 +208,20 @@ def gather(span: Span, address: Ints, vec: int) -> tuple[NDArray[Any], ...] | No
     """What `memory.load` returns, or None for small accesses and if any lane is outside."""
     size = span.elements.itemsize
     room = span.high - span.low - vec * size
-    if address.ndim != 3 or address.shape[2] != WARP or room < 0 or (read := _read(address)) is None:
+    if address.ndim != 3 or address.shape[2] != WARP or room < 0:
+        return None
+    if (steps := _steps(address.shape, address.strides, address.itemsize)) is None:
         return None
     groups = max(address.shape[0], 1 if span.rows is None else len(span.rows))
     shape = groups, *address.shape[1:]
     if shape[0] * shape[1] * WARP < SMALL:
         return None
     rows = np.zeros(groups, np.int64) if span.rows is None else span.rows
-    memory = span.elements.__array_interface__["data"][0] - span.origin
+    memory, (varies, *along) = _address(span.elements) - span.origin, steps
     results = [np.empty(shape, span.elements.dtype) for _ in range(vec)]
     for e, out in enumerate(results):
-        to, where = out.__array_interface__["data"][0], (memory + e * size, rows.__array_interface__["data"][0])
-        bad = _gather(size * 8, read[0])(to, *shape[:2], *where, *read[1], span.low, room, vec * size - 1)
+        where = memory + e * size, _address(rows), _address(address), *along
+        bad = _gather(size * 8, varies)(_address(out), *shape[:2], *where, span.low, room, vec * size - 1)
         if bad:
             return None
     return tuple(results)

@@ -290,11 +290,11 @@ class SharedHistory:
 
     def begin_reading(self, touch: Touch, lanes: Ints | int = 0) -> None:
         """`lanes`: who will have waited for it."""
-        at = touch.cells, touch.warps[:, None]
-        self.fetchers.any = True
-        self.fetchers.when[at], self.fetchers.lane[at] = UNENDED, lanes
-        self.fetchers.latest[touch.cells] = UNENDED
-        self.fetchers.op[at] = self.ops.number(touch.access.op)
+        at, fetchers = touch.cells * self.warps + touch.warps[:, None], self.fetchers
+        fetchers.any = True
+        fetchers.when.reshape(-1)[at], fetchers.lane.reshape(-1)[at] = UNENDED, lanes
+        fetchers.latest[touch.cells] = UNENDED
+        fetchers.op.reshape(-1)[at] = self.ops.number(touch.access.op)
 
     def remember_work(self, touch: Touch, epochs: Ints) -> None:
         """Work reads that has ended behind so many commits of its warp."""
@@ -303,8 +303,9 @@ class SharedHistory:
 
     def end_reading(self, cells: Ints, rows: Ints, warps: Ints) -> None:
         """These warps have waited for it."""
-        at, when = (cells, warps[:, None]), self.fetchers.when
-        when[at] = np.where(when[at] == UNENDED, self.clocks.now(rows, warps)[:, None], when[at])
+        at, when = cells * self.warps + warps[:, None], self.fetchers.when.reshape(-1)
+        before = when.take(at)
+        when[at] = np.where(before == UNENDED, self.clocks.now(rows, warps)[:, None], before)
         self.clocks.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
 
     def end(self) -> None:
