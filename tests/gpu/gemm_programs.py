@@ -18,9 +18,10 @@ from tiledsl.gemm import gemm, release, warmup
 
 KINDS = {
     "one launch": (300, 264, 72),
-    "both operands copied": (133, 217, 4043),
+    "both operands copied": (331, 217, 4043),
     "lines put in order": (133, 217, 129),
     "in parts": (270, 70, 2048),
+    "in parts, by clusters": (270, 70, 9000),
 }
 """Products of the kinds of launches that there are."""
 

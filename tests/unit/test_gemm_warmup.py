@@ -72,10 +72,10 @@ def test_the_workspace_is_reserved(built: Any, monkeypatch: pytest.MonkeyPatch) 
     """A call in a captured graph needs nothing more."""
     gpu = EmulatedDriver()
     install(monkeypatch, gpu)
-    warmup([(40, 32, 24), (65, 512, 4043)], stream=11)
+    warmup([(40, 32, 24), (165, 512, 4043)], stream=11)
     assert gpu.memory and gpu.loaded == {"hopper_fastest", "pad"}
     gpu.streams = {11}
-    gemm(*tensors(65, 512, 4043), stream=11)
+    gemm(*tensors(165, 512, 4043), stream=11)
     assert {stream for _, stream, _ in gpu.launched} == {11}
 
 
