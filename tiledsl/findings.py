@@ -264,7 +264,7 @@ _TABLE = [
     Kind(
         "T415",
         "part of a warp",
-        "Only some lanes of a warp reach an operation that all of them execute together, or the warp has fewer than 32.",
+        "Only some lanes of a warp reach an operation that all execute together, or the warp has fewer than 32.",
         "move it out of the condition that the lanes do not share; let threads(...) be a multiple of 32",
         "if t < 5:\n    x = shuffle_xor(x, 1)",
     ),

@@ -17,6 +17,7 @@ from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.chances import GROUPS, Chances
 from tiledsl.backends.emulator.chunk import Launch
+from tiledsl.backends.emulator.coverage import not_run, watched
 from tiledsl.backends.emulator.hooks import LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
@@ -119,7 +120,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     names = {PROCESSORS: options.processors, **bound.extents}
     grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
     if 0 in grid:
-        return RunResult()
+        return RunResult(not_run=[kernel.loc])
     tiles, tile_bytes = prepared.tiles
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
     _require_little(kernel, tiles, shared_bytes)
@@ -135,6 +136,9 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     registers = list(program.initial)
     for register, value in zip(program.arguments, bound.values, strict=True):
         registers[register] = value
+    ran: set[int] = set()
+    if options.checks:
+        program = watched(program, ran)
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
     hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
@@ -143,6 +147,8 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
+    if options.checks:
+        result.not_run = not_run(prepared.program, ran)
     return result
 
 

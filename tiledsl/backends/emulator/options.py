@@ -59,6 +59,8 @@ class TraceRow:
 
 @dataclass
 class RunResult:
-    """`trace`: the rows of the thread that `Options.trace` names, in program order."""
+    """`trace`: the rows of the thread that `Options.trace` names, in program order. `not_run`: with checks, a location
+    in each line that no thread executed."""
 
     trace: list[TraceRow] = field(default_factory=list[TraceRow])
+    not_run: list[Loc] = field(default_factory=list[Loc])
