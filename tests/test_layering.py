@@ -22,7 +22,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime", "compilation", "kernel", "measure", "verdict"),
     ("inspect",),
     ("tune",),
-    ("", "__main__", "pytest_plugin"),  # tiledsl/__init__.py re-exports the language; the command line; for tests of users
+    (
+        "",
+        "__main__",
+        "pytest_plugin",
+    ),  # tiledsl/__init__.py re-exports the language; the other two are for users
     ("gemm",),  # kernels, written in the language as users write theirs
     ("torch", "export"),  # gemm for others: as operators of PyTorch, as files for programs without Python
 )

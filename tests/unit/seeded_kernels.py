@@ -14,17 +14,20 @@ from tiledsl import (
     grid,
     i32,
     ptx,
+    row_major,
     shared,
     syncwarp,
     threads,
+    tile,
     tile_kernel,
+    tma_load,
     u32,
     u64,
     warp_id,
 )
-from tiledsl.dims import N
+from tiledsl.dims import M, N
 
-__all__ = ["MISSED", "arguments"]
+__all__ = ["MISSED", "arguments", "loaded"]
 
 
 @tile_kernel
@@ -82,6 +85,25 @@ def overtaken(X: Global[f32, N], Y: Global[f32, N], flag: Global[i32, Literal[2]
             ptx.mbarrier_wait(full, 0, parity=u32(i % 2))
             if RIGHT or warp_id() == 1:
                 ptx.mbarrier_arrive(seen, 0)
+
+
+@tile_kernel(arch="sm_90a")
+def loaded(X: Global[f32, M, N], *, RIGHT: Const[bool] = True):
+    """A tile is loaded; the wrong one ends before it has arrived, or does not know that it has."""
+    grid(1)
+    t = threads(96)
+    S, full = shared((8, 32), f32, layout=row_major), shared((1,), u64)
+    if t == 0:
+        ptx.mbarrier_init(full, 0, count=1)
+        ptx.fence_mbarrier_init()
+        ptx.mbarrier_expect_tx(full, 0, bytes=1024)
+        tma_load(X[tile(0, 8), tile(0, 32)], S, mbarrier=(full, 0))
+    barrier()
+    if RIGHT:
+        ptx.mbarrier_wait(full, 0, parity=0)
+    else:
+        for _ in range(20):
+            barrier()
 
 
 MISSED: dict[Any, set[str]] = {

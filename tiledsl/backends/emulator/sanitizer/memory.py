@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.sanitizer import advice
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, ProxyFences, View
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
 from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
@@ -303,20 +303,30 @@ class SharedHistory:
         when[at] = np.where(when[at] == UNENDED, self.clocks.now(rows, warps)[:, None], when[at])
         self.clocks.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
 
-    def end(self) -> None:
-        """The blocks have ended."""
+    def end(self, known: Known) -> None:
+        """The blocks have ended, with what each `known` [blocks, rank, agents]: of each copy that it has arrived."""
         for cell in np.flatnonzero(self.epoch == UNENDED)[:1].tolist():
-            block = self.cells.launch.block_index(self.first + cell // self.cells.each)
             agent, lane = self.clocks.agent(self.writer[cell]), int(self.lane[cell])
-            who, op = self.cells.thread(agent, lane), self.ops[int(self.writer_op[cell])]
-            raise HazardError(
-                f"block {block} ends, and a copy that {who} began has not arrived: nothing waits for it",
-                op.loc,
-                "wait for the copy, also on the last iteration; or do not begin it",
-                code="T301",
-                sides=(Side(op.loc, op.name, who, "began", block),),
-                missing="copy-wait",
-            )
+            self.fail_unawaited(cell, f"a copy that {self.cells.thread(agent, lane)} began has not arrived")
+        if self.simple:
+            return
+        ranks, agents = np.divmod(self.writer, self.clocks.agents)
+        counted = np.flatnonzero((self.epoch > 0) & (agents >= 2 * self.warps) & (agents < self.clocks.work))
+        seen = known[counted // self.cells.each, ranks[counted], agents[counted]]
+        for cell in counted[seen < self.epoch[counted]][:1].tolist():
+            label = self.labels[self.clocks.agent(self.writer[cell]) - 2 * self.warps]
+            self.fail_unawaited(cell, f"a copy counted by {label} may not have arrived")
+
+    def fail_unawaited(self, cell: int, text: str) -> None:
+        block, op = self.first + cell // self.cells.each, self.ops[int(self.writer_op[cell])]
+        raise HazardError(
+            f"block {self.cells.launch.block_index(block)} ends, and {text}: nothing waits for it",
+            op.loc,
+            "wait for the copy, also on the last iteration; or do not begin it",
+            code="T301",
+            sides=(self.cells.launch.side(op, "began", block),),
+            missing="copy-wait",
+        )
 
     # -- messages ------------------------------------------------------------------------------
 
