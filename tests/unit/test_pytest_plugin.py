@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """Of a user. The plugin is loaded by name: the environment of these tests may have been made before it was."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    for name in ("tiledsl.backends.emulator", "seeded_kernels", "race_pairs"):
+        import_module(name)  # pytester forgets what a run imports, and NumPy cannot be imported twice
     pytester.makepyfile(TESTS)
     return pytester
 
