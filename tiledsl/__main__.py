@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     checked = commands.add_parser("check", help="run a kernel on the emulator with its checks")
     checked.description, checked.formatter_class = check.__doc__, argparse.RawDescriptionHelpFormatter
-    _add_kernel(checked, lambda arguments: check.run(arguments, lambda: _asked(arguments)), arch=False)
+    _add_kernel(checked, _check, arch=False)
     check.add_arguments(checked)
 
     error = commands.add_parser("error", help="explain what a code of the check means")
@@ -188,6 +188,10 @@ def _report(arguments: argparse.Namespace) -> int:
         ) from error
     print(f"{output}: {len(text) / 2**20:.2f} MiB, {len(found.findings)} findings")
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    return check.run(arguments, _asked)
 
 
 def _error(arguments: argparse.Namespace) -> int:

@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="write it as SARIF 2.1.0, too")
 
 
-def run(arguments: argparse.Namespace, asked: Callable[[], tuple[TileKernel, dict[str, Any]]]) -> int:
+def run(arguments: argparse.Namespace, asked: Callable[[argparse.Namespace], tuple[TileKernel, dict[str, Any]]]) -> int:
     """asked: loads the kernel, with its settings. Returns the exit code."""
     try:
-        kernel, settings = asked()
+        kernel, settings = asked(arguments)
         values = values_of(kernel, "--size", arguments.size)
         spec, _ = kernel.specialized(None, settings)
         given = arguments_of(kernel, spec, values, random_arrays())
