@@ -32,22 +32,34 @@ def watched(program: Program, ran: set[int]) -> Program:
     )
 
 
-def not_run(program: Program, ran: set[int]) -> list[Loc]:
-    """Lines of which no op was executed, in order: one location each."""
-    runs, around, entered = True, list[bool](), set[int]()
-    lines: dict[bool, dict[tuple[str, int], Loc]] = {True: {}, False: {}}
+Regions = dict[int, dict[tuple[str, int], Loc]]
+"""By the first instruction of a block of the kernel: its lines, with a location in each."""
+
+
+def regions(program: Program) -> Regions:
+    """What runs if its first instruction does; without the blocks inside."""
+    found: Regions = {0: {}}
+    entered, around = 0, list[int]()
     for pc, instr in enumerate(program.code):
         if isinstance(instr, Join):
-            runs = around.pop()
-        elif pc in entered:
-            runs = pc in ran
+            entered = around.pop()
+        elif pc in found:
+            entered = pc
         loc = instr.op.loc
-        lines[runs].setdefault((loc.file, loc.line), loc)
+        if loc.line:
+            found[entered].setdefault((loc.file, loc.line), loc)
         if isinstance(instr, (IfBegin, LoopBegin)):
-            around.append(runs)
+            around.append(entered)
         if isinstance(instr, IfBegin):
-            entered |= {pc + 1, instr.else_pc}
+            found |= {pc + 1: {}, instr.else_pc: {}}
         elif isinstance(instr, LoopTest):
-            entered.add(pc + 1)
-    left = [loc for line, loc in lines[False].items() if line[1] and line not in lines[True]]
-    return sorted(left, key=lambda loc: (loc.file, loc.line))
+            found[pc + 1] = {}
+    return found
+
+
+def not_run(regions: Regions, ran: set[int]) -> list[Loc]:
+    """Lines of which no op was executed, in order: one location each."""
+    executed = {0, *ran}
+    lines = set[tuple[str, int]]().union(*(lines for entry, lines in regions.items() if entry in executed))
+    left = {line: loc for entry, each in regions.items() if entry not in executed for line, loc in each.items()}
+    return [left[line] for line in sorted(left.keys() - lines)]

@@ -17,7 +17,7 @@ from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.chances import GROUPS, Chances
 from tiledsl.backends.emulator.chunk import Launch
-from tiledsl.backends.emulator.coverage import not_run, watched
+from tiledsl.backends.emulator.coverage import Regions, not_run, regions, watched
 from tiledsl.backends.emulator.hooks import LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
@@ -59,6 +59,10 @@ class Prepared:
     @cached_property
     def program(self) -> Program:
         return flatten(self.kernel)
+
+    @cached_property
+    def regions(self) -> Regions:
+        return regions(self.program)
 
     @cached_property
     def tiles(self) -> tuple[dict[Op, SharedTile], int]:
@@ -148,7 +152,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
     if options.checks:
-        result.not_run = not_run(prepared.program, ran)
+        result.not_run = not_run(prepared.regions, ran)
     return result
 
 

@@ -93,7 +93,8 @@ class SharedHistory:
     """Flat arrays over all granules: `writer`, `epoch` (its count; 0: nobody), `lane`, `writer_op`; `reserved`: by an
     mbarrier. `readers`: warps that read themselves; `atomic_readers`, `updates`: those that read or write by atomic
     operations; `fetchers`: those whose TMA or wgmma read; `workers`: those whose committed work does, by the number of
-    the commit (`commits`). `fences`: of threads. `labels`: of mbarriers, by column.
+    the commit (`commits`). `fences`: of threads. `labels`: of mbarriers, by column. `arrived` [blocks, mbarriers]: the
+    phase that counts the last load that has arrived; `arrived_op`: which op that is, by column.
 
     `simple`: nothing but barriers of whole blocks orders warps.
     """
@@ -109,6 +110,8 @@ class SharedHistory:
         self.readers, self.atomic_readers, self.fetchers, self.workers = (_Times(size, self.warps) for _ in range(4))
         self.updates = _Times(size, self.warps, "wrote")
         self.reserved: Bools | None = None
+        self.arrived = np.zeros((blocks, clocks.work - 2 * self.warps), np.int32)
+        self.arrived_op: dict[int, Op] = {}
         self.fences = ProxyFences(clocks, blocks, self.warps)
 
     def reserve(self, rows: Ints, at: Ints, width: int) -> None:
@@ -264,7 +267,10 @@ class SharedHistory:
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
         agents = self.clocks.ids(rows, 2 * self.warps + columns)
-        self.set_writer(op, cells, agents[:, None], self.clocks.phases(rows, columns)[:, None] + 1)
+        epochs = self.clocks.phases(rows, columns) + 1
+        self.set_writer(op, cells, agents[:, None], epochs[:, None])
+        self.arrived[rows, columns] = epochs
+        self.arrived_op.update(dict.fromkeys(columns.tolist(), op))
 
     def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: NDArray[Any] | int) -> None:
         """Reads and atomic updates come before the write, and so before all that comes after it."""
@@ -307,18 +313,17 @@ class SharedHistory:
         """The blocks have ended, with what each `known` [blocks, rank, agents]: of each copy that it has arrived."""
         for cell in np.flatnonzero(self.epoch == UNENDED)[:1].tolist():
             agent, lane = self.clocks.agent(self.writer[cell]), int(self.lane[cell])
-            self.fail_unawaited(cell, f"a copy that {self.cells.thread(agent, lane)} began has not arrived")
-        if self.simple:
-            return
-        ranks, agents = np.divmod(self.writer, self.clocks.agents)
-        counted = np.flatnonzero((self.epoch > 0) & (agents >= 2 * self.warps) & (agents < self.clocks.work))
-        seen = known[counted // self.cells.each, ranks[counted], agents[counted]]
-        for cell in counted[seen < self.epoch[counted]][:1].tolist():
-            label = self.labels[self.clocks.agent(self.writer[cell]) - 2 * self.warps]
-            self.fail_unawaited(cell, f"a copy counted by {label} may not have arrived")
+            text = f"a copy that {self.cells.thread(agent, lane)} began has not arrived"
+            self.fail_unawaited(cell // self.cells.each, self.ops[int(self.writer_op[cell])], text)
+        rows, columns = np.nonzero(self.arrived)
+        seen = known[rows, self.clocks.ranks[rows], 2 * self.warps + columns]
+        for at in np.flatnonzero(seen < self.arrived[rows, columns])[:1]:
+            row, column = int(rows[at]), int(columns[at])
+            text = f"a copy counted by {self.labels[column]} may not have arrived"
+            self.fail_unawaited(row, self.arrived_op[column], text)
 
-    def fail_unawaited(self, cell: int, text: str) -> None:
-        block, op = self.first + cell // self.cells.each, self.ops[int(self.writer_op[cell])]
+    def fail_unawaited(self, row: int, op: Op, text: str) -> None:
+        block = self.first + row
         raise HazardError(
             f"block {self.cells.launch.block_index(block)} ends, and {text}: nothing waits for it",
             op.loc,
