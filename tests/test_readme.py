@@ -25,7 +25,8 @@ def test_the_first_kernel_runs_and_answers_for_itself(tmp_path: Path) -> None:
 
 
 def test_its_commands_run() -> None:
-    commands = re.findall(r"^    python -m tiledsl ((?:show|check) .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^    python -m tiledsl ((?:show|check) .*)$", text, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
         arguments = [sys.executable, "-m", "tiledsl", *command.split()]

@@ -30,5 +30,5 @@ def checked(
         kernel.check(**arguments_of(kernel, spec, values, np.zeros), **consts)
     except EmulatorError as error:
         fix = f"\nfix: {error.fix}" if error.fix else ""
-        return Check(given, False, f"{error.message}{fix}", places.of(error.loc))
+        return Check(given, False, f"{error.finding.code}: {error.message}{fix}", places.of(error.loc))
     return Check(given, True, "no race, no deadlock, no read of what was not written", -1)
