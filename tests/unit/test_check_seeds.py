@@ -95,6 +95,15 @@ def test_kernels_of_the_gallery_are_right_in_every_order(
     np.testing.assert_array_equal(C, usual)
 
 
+def test_any_warp_of_a_warpgroup_waits_for_its_products() -> None:
+    """Here the last one releases the slots, whether it or the first one has waited before."""
+    first = "%leader = arith.eq %t, %c128 : bool\n      %release"
+    last = "%last = arith.constant 224 : index\n      %leader = arith.eq %t, %last : bool\n      %release"
+    kernel = kernel_of(RING, replaced=[(first, last)])
+    for seed in (0, 1, 7, 17):
+        run_ring(kernel, options=Options(checks=True, seed=seed))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_copy_that_arrives_early_must_be_waited_for_too(seed: int) -> None:
     X = np.ones((8, 32), np.float32)

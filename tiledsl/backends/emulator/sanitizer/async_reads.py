@@ -37,10 +37,11 @@ class StoreReads:
     """Boxes that TMA takes from shared memory; each thread waits for its own groups.
 
     `committed` [blocks, threads]: how many groups each has. `open`: what is being read. `unit`: threads that commit and
-    wait as one. `fix`: how to wait.
+    wait as one; `together`: neighbouring units any of which waits for the groups of the first. `fix`: how to wait.
     """
 
     unit: ClassVar[int] = 1
+    together: ClassVar[int] = 1
     fix: ClassVar[str] = "wait for it at the end: tma_commit(), tma_wait(0)"
 
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
@@ -67,7 +68,7 @@ class StoreReads:
         if not self.open:
             return
         who, done = threads // self.unit, np.full(self.committed.shape, -1)
-        done[rows, who] = self.committed[rows, who] - pending
+        np.maximum.at(done, (rows, who // self.together * self.together), self.committed[rows, who] - pending)
         over = [reads.groups < done[reads.touch.owners, reads.who] for reads in self.open]
         ended = [reads.part(which) for reads, which in zip(self.open, over, strict=True) if which.any()]
         if not ended:
@@ -105,6 +106,7 @@ class ProductReads(StoreReads):
     whether a fence has made a warp's registers ready."""
 
     unit = WARP
+    together = WARPGROUP_WARPS
     fix = "wait for it: acc.wait()"
 
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
