@@ -109,7 +109,7 @@ def loaded(X: Global[f32, M, N], *, RIGHT: Const[bool] = True):
 MISSED: dict[Any, set[str]] = {
     asked_once: {"T102"},
     as_one: {"T101", "T201", "T414"},
-    overtaken: {"T409"},
+    overtaken: {"T401", "T409"},
 }
 """The wrong ones, and what may be found, depending on the seed."""
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 GROUPS = 4
 """Into which the clusters of a chunk are divided at random; of a group, the blocks of one rank move as one."""
 
+_DROPS = 0.02
+"""How often who runs next becomes the last of all."""
 _OFTEN = (0.0, 0.05, 0.5)
 _LENGTHS = (1, 4, 16, 64)
 
@@ -31,9 +33,9 @@ class Chances:
     """Drawn from one seed, which is above 0; equal seeds draw alike.
 
     `length`: instructions of a turn, on average. `eager`: how often a warp that waits is asked whether it can go on
-    while others run. `early`: how often copies arrive before somebody needs them. `ranked`: warps have priorities, some
-    of which drop to the lowest, so that one warp may starve (S. Burckhardt et al., ASPLOS 2010); else each turn is
-    anybody's.
+    while others run. `early`: how often copies arrive before somebody needs them. `ranked`: warps, or blocks, have
+    priorities, some of which drop to the lowest, so that one may starve (S. Burckhardt et al., ASPLOS 2010); else each
+    turn is anybody's.
     """
 
     def __init__(self, seed: int) -> None:
@@ -41,6 +43,7 @@ class Chances:
         self.ranked = seed % 2 == 1
         self.length = _LENGTHS[int(random() * len(_LENGTHS))]
         self.eager, self.early = (_OFTEN[int(random() * len(_OFTEN))] for _ in range(2))
+        self.by_block = random() < 0.3
         self.ranks: dict[tuple[int, int], float] = {}
         self.lowest = 0.0
 
@@ -66,18 +69,22 @@ class Chances:
     def choose(self, queue: Sequence[Cohort]) -> int:
         """Who is next: a cohort that does not spin, if there is one."""
         running = [number for number, cohort in enumerate(queue) if not cohort.parked]
-        if self.ranked and running:
-            return max(running, key=lambda number: self.rank(queue[number]))
-        running = running or list(range(len(queue)))
-        return running[int(self.random() * len(running))]
+        if not (self.ranked and running):
+            running = running or list(range(len(queue)))
+            return running[int(self.random() * len(running))]
+        first = max(running, key=lambda number: self.rank(queue[number]))
+        if self.happens(_DROPS):
+            self.ranks[self.who(queue[first])] = self.lowest = self.lowest - 1
+        return first
+
+    def who(self, cohort: Cohort) -> tuple[int, int]:
+        """What has a priority: a warp of a block, or a block."""
+        return int(cohort.blocks[0]), 0 if self.by_block else int(cohort.warps[0, 0])
 
     def rank(self, cohort: Cohort) -> float:
-        who = int(cohort.blocks[0]), int(cohort.warps[0, 0])
+        who = self.who(cohort)
         if who not in self.ranks:
             self.ranks[who] = self.random()
-        elif self.happens(0.02):
-            self.lowest -= 1
-            self.ranks[who] = self.lowest
         return self.ranks[who]
 
 
