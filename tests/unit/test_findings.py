@@ -250,7 +250,6 @@ HERE = f"{ROOT}/tests/unit/test_findings.py"
         ([f"{PAIRS_FILE}:exchanged", "--size", "N=128", "--const", "RIGHT=False"], 3, "T102: race: thread"),
         ([f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False"], 0, "overtaken: clean (1 schedule)"),
         ([f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False", "--seeds", "8"], 3, "T409"),
-        ([f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False", "--seed", "3"], 3, "--seed 3 replays"),
         ([f"{HERE}:bounded", "--size", "N=32"], 4, "no thread executed this line"),
         ([f"{HERE}:not_compiled", "--size", "N=32"], 1, "the name unknown is not defined"),
         ([f"{PAIRS_FILE}:exchanged"], 2, "fix: add --size N=..."),
@@ -265,6 +264,13 @@ def test_the_command_has_an_exit_code_for_each_verdict(
     assert main(["check", *command]) == code
     shown = capsys.readouterr()
     assert says in (shown.err if code == 2 else shown.out)
+
+
+def test_the_command_names_the_seed_that_replays_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["check", f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False"]
+    assert main([*asked, "--seeds", "8"]) == 3
+    (seed,) = re.findall(r"--seed (\d+) replays", capsys.readouterr().out)
+    assert main([*asked, "--seed", seed]) == 3
 
 
 def test_the_command_prints_json_and_writes_sarif(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

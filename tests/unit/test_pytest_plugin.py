@@ -53,9 +53,9 @@ def test_what_is_found_fails_the_test(tests: pytest.Pytester) -> None:
 
 
 def test_the_option_asks_for_more_schedules(tests: pytest.Pytester) -> None:
-    result = tests.runpytest_inprocess(*LOADED, "--tiledsl-seeds", "6")
+    result = tests.runpytest_inprocess(*LOADED, "--tiledsl-seeds", "8")
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*T409: mbarrier.wait waits for phase*", "overtaken: findings (6 schedules; *--seed*"])
+    result.stdout.fnmatch_lines(["*T409: mbarrier.wait waits for phase*", "overtaken: findings (8 schedules; *--seed*"])
 
 
 def test_it_is_an_entry_point_of_the_package() -> None:

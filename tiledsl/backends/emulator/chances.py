@@ -25,6 +25,8 @@ GROUPS = 4
 
 _DROPS = 0.02
 """How often who runs next becomes the last of all."""
+_POLLS = 0.05
+"""How often anybody is next, also one who spins while others run."""
 _OFTEN = (0.0, 0.05, 0.5)
 _LENGTHS = (1, 4, 16, 64)
 
@@ -67,10 +69,11 @@ class Chances:
         return 1 + int(self.random() * 2 * self.length)
 
     def choose(self, queue: Sequence[Cohort]) -> int:
-        """Who is next: a cohort that does not spin, if there is one."""
+        """Who is next: mostly a cohort that does not spin, if there is one."""
         running = [number for number, cohort in enumerate(queue) if not cohort.parked]
-        if not (self.ranked and running):
-            running = running or list(range(len(queue)))
+        if self.happens(_POLLS) or not running:
+            return int(self.random() * len(queue))
+        if not self.ranked:
             return running[int(self.random() * len(running))]
         first = max(running, key=lambda number: self.rank(queue[number]))
         if self.happens(_DROPS):
