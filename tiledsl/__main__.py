@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_arguments(checked)
 
     error = commands.add_parser("error", help="explain what a code of the check means")
-    error.add_argument("code", metavar="T101")
+    error.add_argument("code", metavar="T101", nargs="?", default="", help="all are listed without one")
     error.set_defaults(run=_error)
 
     opt = commands.add_parser("opt", help="run passes on kernels in the textual IR, and print what becomes of them")

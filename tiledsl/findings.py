@@ -393,10 +393,13 @@ OWN_FAULT = ("T902", "T904")
 
 
 def explain(code: str) -> str:
-    """The text of ``python -m tiledsl error CODE``. Raises TileError for a code that there is not."""
+    """The text of ``python -m tiledsl error CODE``; without a code, all with their names. Raises TileError for a code
+    that there is not."""
+    if not code:
+        return "\n".join(f"{kind.code}  {kind.name}" for kind in _TABLE)
     kind = KINDS.get(code.upper())
     if kind is None:
-        raise TileError(f"there is no error {code}\n  fix: give one of {', '.join(KINDS)}")
+        raise TileError(f"there is no error {code}\n  fix: python -m tiledsl error lists all of them")
     lines = [f"{kind.code}: {kind.name}", "", kind.text, "", f"fix: {kind.fix}"]
     if kind.example:
         lines += ["", "for example", "", *(f"    {line}" for line in kind.example.splitlines())]

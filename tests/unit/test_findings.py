@@ -56,6 +56,10 @@ def test_an_explanation_has_an_example_that_could_be_written(kind: Any) -> None:
 def test_the_command_explains_a_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["error", "T101"]) == 0
     assert capsys.readouterr().out == explain("T101") + "\n"
+    assert main(["error"]) == 0
+    assert [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()] == [
+        [k.code, k.name] for k in KINDS.values()
+    ]
     assert main(["error", "T999"]) == 1
     assert "there is no error T999" in capsys.readouterr().err
 
