@@ -12,17 +12,21 @@ ROOT = Path(__file__).parent.parent / "tiledsl"
 
 # Lowest first. A module may import from its own layer and from those before it. What is not a folder is a file.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "arch", "forks", "recursion", "tables"),
+    ("errors", "arch", "findings", "forks", "recursion", "tables"),
     ("layout",),
     ("ir", "boundary"),
     ("passes",),
     ("lang", "dims", "function", "meaning", "signatures"),
     ("frontend",),
     ("backends",),
-    ("runtime", "compilation", "kernel", "measure"),
+    ("runtime", "compilation", "kernel", "measure", "verdict"),
     ("inspect",),
     ("tune",),
-    ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
+    (
+        "",
+        "__main__",
+        "pytest_plugin",
+    ),  # tiledsl/__init__.py re-exports the language; the other two are for users
     ("gemm",),  # kernels, written in the language as users write theirs
     ("torch", "export"),  # gemm for others: as operators of PyTorch, as files for programs without Python
 )

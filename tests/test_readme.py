@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("docs/report.md", "docs/tuning.md")
+DOCS = ("docs/report.md", "docs/tuning.md", "docs/check.md")
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *DOCS, "examples/gemm/README.md")
 
 
@@ -25,12 +25,36 @@ def test_the_first_kernel_runs_and_answers_for_itself(tmp_path: Path) -> None:
 
 
 def test_its_commands_run() -> None:
-    commands = re.findall(r"^    python -m tiledsl (show .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert len(commands) >= 2
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^    python -m tiledsl ((?:show|check) .*)$", text, re.MULTILINE)
+    assert len(commands) >= 3
     for command in commands:
         arguments = [sys.executable, "-m", "tiledsl", *command.split()]
         done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands end with the exit codes that it says, and its programs print what it shows."""
+    text = (ROOT / "docs" / "check.md").read_text()
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    programs, shown = ([body for kind, body in fenced if kind == wanted] for wanted in ("python", ""))
+    for name, program in zip(("exchange.py", "use.py", "test_exchange.py"), programs, strict=True):
+        (tmp_path / name).write_text(program)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the environment may be older than the plugin
+
+    def run(code: str, *arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == int(code or 0), f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout.replace(f"{tmp_path}/", "")
+
+    commands = re.findall(r"^    python (-m tiledsl .*?)(?:  # exit code (\d))?$", text, re.MULTILINE)
+    printed = [run(code, *command.split()) for command, code in commands]
+    assert len(commands) == 5 and (tmp_path / "found.sarif").exists()
+    assert shown == [printed[1], run("", "use.py")]
+    (tests,) = re.findall(r"^    pytest (.*)$", text, re.MULTILINE)
+    assert "1 passed" in run("", "-m", "pytest", "-p", "tiledsl.pytest_plugin", *tests.split())
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | report | opt | bench | tune | choose | export | cache``."""
+"""The command line, ``python -m tiledsl``: show, explain, report, check, error, opt, bench, tune, choose, ..."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.arch import target_named
 from tiledsl.compilation.explain import EXPLAIN
 from tiledsl.errors import TileError
-from tiledsl.inspect import bench
+from tiledsl.inspect import bench, check
 from tiledsl.inspect.contenders import LAYOUTS
 from tiledsl.tune import command as tune
 
@@ -81,8 +81,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_kernel(report, _report)
     report.add_argument("-o", "--output", metavar="FILE", help="KERNEL.html unless given; - for the standard output")
     report.add_argument("--json", action="store_true", help="the data alone, to the standard output unless -o is given")
-    check = "run the kernel on the emulator with its checks, on zeros: sizes and scalars by name"
-    report.add_argument("--check", action="append", default=[], metavar="M=64", help=check)
+    sizes = "run the kernel on the emulator with its checks, on zeros: sizes and scalars by name"
+    report.add_argument("--check", action="append", default=[], metavar="M=64", help=sizes)
+
+    checked = commands.add_parser("check", help="run a kernel on the emulator with its checks")
+    checked.description, checked.formatter_class = check.__doc__, argparse.RawDescriptionHelpFormatter
+    _add_kernel(checked, _check, arch=False)
+    check.add_arguments(checked)
+
+    error = commands.add_parser("error", help="explain what a code of the check means")
+    error.add_argument("code", metavar="T101", nargs="?", default="", help="all are listed without one")
+    error.set_defaults(run=_error)
 
     opt = commands.add_parser("opt", help="run passes on kernels in the textual IR, and print what becomes of them")
     opt.add_argument("file", metavar="FILE", help="a .tir file, or - for the standard input")
@@ -133,11 +142,14 @@ def _add_arch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
 
 
-def _add_kernel(command: argparse.ArgumentParser, run: Callable[..., int], *, optional: bool = False) -> None:
+def _add_kernel(
+    command: argparse.ArgumentParser, run: Callable[..., int], *, optional: bool = False, arch: bool = True
+) -> None:
     command.set_defaults(run=run)
     count, example = "?" if optional else None, "for example examples/gemm/naive.py:naive"
     command.add_argument("kernel", metavar="FILE:KERNEL", nargs=count, help=example)
-    _add_arch(command)
+    if arch:
+        _add_arch(command)
     command.add_argument("--const", action="append", default=[], metavar="T=32", help="a const parameter")
     command.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
 
@@ -175,6 +187,17 @@ def _report(arguments: argparse.Namespace) -> int:
             f"cannot write {output}: {error.strerror or error}\n  fix: give another file with -o"
         ) from error
     print(f"{output}: {len(text) / 2**20:.2f} MiB, {len(found.findings)} findings")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    return check.run(arguments, _asked)
+
+
+def _error(arguments: argparse.Namespace) -> int:
+    from tiledsl.findings import explain
+
+    print(explain(arguments.code))
     return 0
 
 

@@ -7,7 +7,8 @@
         EmulatorError           a kernel that did something illegal on the emulator: HazardError (by its checks)
       KernelArgumentError, DeviceError, ToolNotFoundError, CacheError
 
-A message says what was asked, what was expected, what was got, and how to fix it.
+What the emulator says of a kernel is data as well: a `Finding`, with a code that `tiledsl.findings` explains. A message
+says what was asked, what was expected, what was got, and how to fix it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from typing import Any, ClassVar
 
 __all__ = [
     "UNKNOWN_LOC",
+    "Accessed",
     "AssemblerError",
     "CacheError",
     "CompileError",
     "CompileErrors",
     "DeviceError",
     "EmulatorError",
+    "Finding",
     "HazardError",
     "InternalError",
     "KernelArgumentError",
     "Loc",
     "LocatedError",
+    "Side",
     "TileError",
     "ToolNotFoundError",
     "VerifyError",
@@ -150,8 +154,84 @@ class CacheError(TileError):
     """The on-disk cache cannot be used, or its settings are invalid. A compilation only warns if it cannot be used."""
 
 
+# -- findings of the emulator ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the threads, warps or copies that a finding is about, and what it does where.
+
+    who, does: in words, "" where they are not known. `block`, `thread`: coordinates (x, y, z). `role`: where the role
+    is declared that its warps belong to.
+    """
+
+    loc: Loc
+    op: str = ""
+    who: str = ""
+    does: str = ""
+    block: tuple[int, ...] | None = None
+    thread: tuple[int, ...] | None = None
+    warps: tuple[int, ...] = ()
+    role: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accessed:
+    """What is accessed: the tile or tensor `name`, there the element at these indices, or from this byte on.
+
+    `bytes`: how many are accessed at once, 0 if that is not known. A byte of a tile is counted in its layout.
+    """
+
+    name: str
+    space: str
+    element: tuple[int, ...] | None = None
+    byte: int | None = None
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"byte {self.byte} of {self.name}" if self.element is None else f"{self.name}{[*self.element]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a kernel, as data. `code` is stable: `tiledsl.findings.KINDS` explains it.
+
+    `sides`: first the one at which the emulator stopped. `missing`: the edge that would order two accesses, one of
+    `tiledsl.findings.EDGES`. `kernel`, `seed`: of the run; the seed replays it.
+    """
+
+    code: str
+    message: str
+    loc: Loc
+    fix: str
+    sides: tuple[Side, ...] = ()
+    memory: Accessed | None = None
+    missing: str = ""
+    kernel: str = ""
+    seed: int | None = None
+
+
 class EmulatorError(LocatedError):
-    """A kernel did something illegal on the emulator: out of bounds, a failed assertion, ..."""
+    """A kernel did something illegal on the emulator: out of bounds, a failed assertion, ... `finding`: as data."""
+
+    def __init__(
+        self,
+        message: str,
+        loc: Loc = UNKNOWN_LOC,
+        fix: str = "",
+        *,
+        code: str,
+        sides: tuple[Side, ...] = (),
+        memory: Accessed | None = None,
+        missing: str = "",
+    ) -> None:
+        super().__init__(message, loc, fix)
+        self.finding = Finding(code, message, loc, fix, sides or (Side(loc),), memory, missing)
+
+    def __str__(self) -> str:
+        code, seed = self.finding.code, self.finding.seed
+        replay = f" (under seed={seed}, which replays it)" if seed else ""
+        return f"{super().__str__()}\n  code: {code}{replay}; python -m tiledsl error {code} explains it"
 
 
 class HazardError(EmulatorError):

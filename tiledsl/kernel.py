@@ -17,10 +17,11 @@ from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
 from tiledsl.runtime import gpu_arch
-from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
+from tiledsl.runtime.dispatch import EMULATED_ARCH, Arguments, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
+from tiledsl.verdict import CheckResult, checked, seeds_of
 
 
 class TileKernel(ByReference):
@@ -138,21 +139,29 @@ class TileKernel(ByReference):
 
         return run
 
-    def check(self, /, *args: Any, **kwargs: Any) -> None:
+    def check(self, /, *args: Any, **kwargs: Any) -> CheckResult:
         """Run with the emulator's checks. Raises HazardError for a race, a read of memory that was never written or
         was last written through another tile, and a use of data that an asynchronous copy has not delivered.
 
+        Options by name: ``seed=0``, of the order in which warps take turns (0 is the usual one); ``seeds=1``: run under
+        the seeds from 0 on, each time on the same inputs; ``raises=True``: else the result says what was found.
+
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
-        self._emulated(args, kwargs, checks=True)
+        seed, seeds, raises = self._options(kwargs, seed=None, seeds=None, raises=True)
+        return checked(self.dispatcher, self._on_host(args, kwargs), seeds_of(self.signature, seed, seeds), raises)
 
     def _emulated(self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Any:
         """Run on the emulator with these `Options`. Returns its RunResult."""
         from tiledsl.backends.emulator import Options
 
+        return self.dispatcher.emulate(self._on_host(args, kwargs), Options(**options))[1]
+
+    def _on_host(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The arguments of a call, for the emulator."""
         arguments = self.dispatcher.arguments(self._bind(args, kwargs), "emulator")
         self.dispatcher.place(arguments)
-        return self.dispatcher.emulate(arguments, Options(**options))[1]
+        return arguments
 
     def __repr__(self) -> str:
         return f"<tile_kernel {self.signature.usage} at {self.signature.loc.file}:{self.signature.loc.line}>"

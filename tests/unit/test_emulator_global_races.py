@@ -81,7 +81,8 @@ def test_a_finding_names_both_lines_the_edge_and_a_fix() -> None:
         lines[0],
     )
     assert "Y[b * 64 + t] = X[b * 64 + (63 - t)]" in lines[1]
-    assert lines[-1].strip().startswith("fix: put a barrier() between the two")
+    assert lines[-2].strip().startswith("fix: put a barrier() between the two")
+    assert lines[-1].strip() == "code: T102; python -m tiledsl error T102 explains it"
 
 
 @tile_kernel

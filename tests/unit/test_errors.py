@@ -10,6 +10,7 @@ import pickle
 import pkgutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import tiledsl
 from tiledsl import errors
 from tiledsl.errors import (
+    Accessed,
     AssemblerError,
     CompileError,
     CompileErrors,
@@ -24,6 +26,7 @@ from tiledsl.errors import (
     HazardError,
     Loc,
     LocatedError,
+    Side,
     TileError,
     VerifyError,
 )
@@ -34,6 +37,10 @@ ARGUMENTS: dict[str, Any] = {
     "loc": LOC,
     "fix": "write it so",
     "errors": [CompileError("first", LOC, "fix 1"), AssemblerError("second", LOC)],
+    "code": "T102",
+    "sides": (Side(LOC, "mem.load", "thread (1, 0, 0)", "reads", (0, 0, 0), (1, 0, 0), (0,)), Side(LOC)),
+    "memory": Accessed("A", "global", (3,), 12, 4),
+    "missing": "barrier",
     "args": ("something is wrong\n  fix: write it so",),
 }
 """By name, what an error is made of. An error with another parameter needs a row here, or these tests fail."""
@@ -107,4 +114,8 @@ def test_what_runs_wrong_is_no_error_of_compilation() -> None:
 def test_an_error_at_a_line_says_which_kind_and_what_to_do() -> None:
     loc = Loc("no file", 3, 1)
     assert str(VerifyError("no such op", loc)) == "no file:3:1: invalid IR: no such op"
-    assert str(EmulatorError("out of bounds", loc, "guard it")) == "no file:3:1: error: out of bounds\n  fix: guard it"
+    error = EmulatorError("out of bounds", loc, "guard it", code="T501")
+    code = "code: T501; python -m tiledsl error T501 explains it"
+    assert str(error) == f"no file:3:1: error: out of bounds\n  fix: guard it\n  {code}"
+    error.finding = replace(error.finding, seed=7)
+    assert "code: T501 (under seed=7, which replays it);" in str(error)

@@ -59,7 +59,7 @@ def require_few(op: Op, pending: int) -> None:
     """Raises HazardError if copies begin again and again that nothing waits for."""
     if pending >= MOST_PENDING:
         message = f"{pending} executions of {op.name} are in flight, and nothing has waited for them"
-        raise HazardError(message, op.loc, "wait for the copies inside the loop that begins them")
+        raise HazardError(message, op.loc, "wait for the copies inside the loop that begins them", code="T303")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,14 +21,14 @@ def raise_internal(failure: Exception, what: str, loc: Loc) -> None:
     """Raises EmulatorError in place of `failure`, which came out of `what` at `loc`, unless that is right itself."""
     if isinstance(failure, (TileError, OSError)) or _is_foreign(failure):
         return
-    message = f"the emulator fails in {what}: {type(failure).__name__}: {failure}"
+    code, message = "T902", f"the emulator fails in {what}: {type(failure).__name__}: {failure}"
     fix = "report this with the kernel; IR that is written by hand may break a rule of the op"
     if isinstance(failure, MemoryError):
-        message = f"{what} needs more memory than there is to be emulated: {failure}"
+        code, message = "T903", f"{what} needs more memory than there is to be emulated: {failure}"
         fix = "emulate a smaller problem, or fewer threads at once: Options(chunk_threads=...)"
     elif isinstance(failure, RecursionError):
-        message, fix = f"{what} is nested too deeply for the emulator", "nest fewer regions"
-    raise EmulatorError(message, loc, fix) from failure
+        code, message, fix = "T903", f"{what} is nested too deeply for the emulator", "nest fewer regions"
+    raise EmulatorError(message, loc, fix, code=code) from failure
 
 
 def _is_foreign(failure: Exception) -> bool:

@@ -72,4 +72,6 @@ class Chunk:
                 f"{index(int(rows[at]) + self.first)} of its cluster, which has ended",
                 op.loc,
                 "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait)",
+                code="T416",
+                missing="cluster-barrier",
             )

@@ -139,7 +139,7 @@ class Join(Instr):
     def step(self, c: Cohort, s: Schedule) -> bool:
         c.mask = c.regs[self.saved]
         self.advance(c)
-        return not (self.blocking and s.give_way(c))
+        return not (self.blocking and s.rejoin(c))
 
 
 # -- loops -----------------------------------------------------------------------------------------

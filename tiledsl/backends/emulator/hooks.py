@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
+from tiledsl.errors import Side
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import Space
 
@@ -84,6 +86,19 @@ class LaunchInfo:
     def thread_of_block(self, thread: int, block: int) -> str:
         """Its name in messages."""
         return f"thread {self.thread_index(int(thread))} of block {self.block_index(int(block))}"
+
+    def warp_of_block(self, warp: int, block: int) -> str:
+        return f"warp {int(warp)} of block {self.block_index(int(block))}"
+
+    def side(self, op: Op, does: str, block: int, *, warp: int = -1, thread: int = -1, who: str = "") -> Side:
+        """Of a finding: what a warp, or one thread of it, does with `op`. who: its name, if it has another."""
+        if thread >= 0:
+            warp, who = thread // WARP, who or self.thread_of_block(thread, block)
+        elif warp >= 0:
+            who = who or self.warp_of_block(warp, block)
+        at = None if thread < 0 else self.thread_index(int(thread))
+        warps = () if warp < 0 else (int(warp),)
+        return Side(op.loc, op.name, who, does, self.block_index(int(block)), at, warps)
 
 
 def _coordinates(linear: int, extents: tuple[int, int, int]) -> tuple[int, ...]:

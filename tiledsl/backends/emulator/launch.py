@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
+from math import prod
 from pkgutil import iter_modules
 from typing import Any, Mapping
 
@@ -13,15 +15,17 @@ import numpy as np
 from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import raise_internal
+from tiledsl.backends.emulator.chances import GROUPS, Chances
 from tiledsl.backends.emulator.chunk import Launch
+from tiledsl.backends.emulator.coverage import Regions, not_run, regions, watched
 from tiledsl.backends.emulator.hooks import LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
-from tiledsl.backends.emulator.program import Program, flatten
+from tiledsl.backends.emulator.program import Program, flatten, roles_of
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.hazards import Checks
-from tiledsl.backends.emulator.schedule import Turns
+from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
@@ -55,6 +59,10 @@ class Prepared:
     @cached_property
     def program(self) -> Program:
         return flatten(self.kernel)
+
+    @cached_property
+    def regions(self) -> Regions:
+        return regions(self.program)
 
     @cached_property
     def tiles(self) -> tuple[dict[Op, SharedTile], int]:
@@ -91,10 +99,17 @@ class Prepared:
         fit, EmulatorError or HazardError for what the kernel does wrong; never anything else, but what the caller's
         own code raises that the run calls.
         """
+        options = options or Options()
         try:
-            return _run(self, arguments, options or Options())
-        except Exception as failure:
-            raise_internal(failure, self.kernel.name, self.kernel.loc)
+            try:
+                return _run(self, arguments, options)
+            except Exception as failure:
+                raise_internal(failure, self.kernel.name, self.kernel.loc)
+                raise
+        except EmulatorError as error:
+            found, roles = error.finding, roles_of(self.kernel)
+            sides = tuple(replace(side, role=role_of(roles, side.warps)) for side in found.sides)
+            error.finding = replace(found, sides=sides, kernel=self.kernel.name, seed=options.seed or None)
             raise
 
 
@@ -109,7 +124,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     names = {PROCESSORS: options.processors, **bound.extents}
     grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
     if 0 in grid:
-        return RunResult()
+        return RunResult(not_run=[kernel.loc])
     tiles, tile_bytes = prepared.tiles
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
     _require_little(kernel, tiles, shared_bytes)
@@ -117,18 +132,27 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     tensors = tuple(map(_described, bound.tensors.values()))
     launch = LaunchInfo(kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster, tensors)
     result, program = RunResult(), prepared.program
-    turns = Turns(options.max_steps, program.fills, program.roles)
+    chances, positions, steps = None, Positions(launch), options.max_steps
+    if options.seed:
+        chances = Chances(options.seed)
+        steps *= GROUPS * prod(launch.cluster) * positions.warps  # that many move on their own
+    turns = Turns(steps, program.fills, program.roles, chances)
     registers = list(program.initial)
     for register, value in zip(program.arguments, bound.values, strict=True):
         registers[register] = value
+    ran: set[int] = set()
+    if options.checks:
+        program = watched(program, ran)
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
     hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
     hooks = tuple(hook.of_launch(launch) for hook in hooks)
     stdout = options.stdout or sys.stdout
-    shared = Launch(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
+    shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
+    if options.checks:
+        result.not_run = not_run(prepared.regions, ran)
     return result
 
 
@@ -144,6 +168,7 @@ def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes
             f"a block of {kernel.name} has {shared_bytes} bytes of shared memory; the emulator gives it {MAX_SHARED}",
             kernel.loc if largest is None else largest.loc,
             f"use smaller tiles; no GPU gives a block more than {MOST_SHARED >> 10} KiB",
+            code="T509",
         )
 
 

@@ -43,7 +43,7 @@ def run_blocks(shared: Launch, program: Program, registers: list[Any], options: 
             turns.schedules[chunk] = Schedule(chunk, turns)
             blocks_, warps = np.arange(first, first + chunk.count), np.arange(chunk.warps)[None]
             exists = shared.positions.exists
-            turns.schedules[chunk].enqueue(Cohort(chunk, blocks_, warps, list(registers), exists, exists))
+            turns.schedules[chunk].begin(Cohort(chunk, blocks_, warps, list(registers), exists, exists))
             turns.idle, first = 0, next(starts, None)
         schedule = _turn(program.code, turns)
         if not schedule.ended:
@@ -62,8 +62,11 @@ def _turn(code: Sequence[Instr], turns: Turns) -> Schedule:
     schedule = turns.schedules[cohort.chunk]
     cohort = schedule.take(cohort)
     try:
-        while code[cohort.pc].step(cohort, schedule):
-            pass
+        if turns.chances is not None:
+            schedule.run(code, cohort, turns.chances)
+        else:
+            while code[cohort.pc].step(cohort, schedule):
+                pass
     except Exception as failure:
         op = code[cohort.pc].op
         raise_internal(failure, op.name, op.loc)

@@ -75,7 +75,7 @@ class Mbarriers:
             fix = (
                 "wait for a phase before arriving for the next one, or let each wait for as many arrivals as there are"
             )
-            raise HazardError(message, op.loc, fix)
+            raise HazardError(message, op.loc, fix, code="T404")
         self.flip(rows, columns)
 
     def change_bytes(self, op: Op, rows: Ints, columns: Ints, more: int) -> None:
@@ -83,7 +83,7 @@ class Mbarriers:
         np.add.at(self.bytes, (rows, columns), more)
         if np.abs(self.bytes[rows, columns]).max(initial=0) > MOST_TX_BYTES:
             message = f"more than {MOST_TX_BYTES} bytes in one phase of an mbarrier"
-            raise HazardError(message, op.loc, "use smaller tiles")
+            raise HazardError(message, op.loc, "use smaller tiles", code="T411")
 
     def flip(self, rows: Ints, columns: Ints) -> None:
         """End the phases of these that lack nothing."""
@@ -103,7 +103,7 @@ class Mbarriers:
             block, users = launch.block_index(row + self.first), list(self.users[column])
             message = f"{self.labels[column]} of block {block} ends in a phase that {self.lacks_bytes(row, column)}"
             fix = "let expect_tx say how many bytes the loads of the phase bring"
-            raise HazardError(message, users[0].loc if users else loc, fix)
+            raise HazardError(message, users[0].loc if users else loc, fix, code="T410")
 
     def lacks_bytes(self, row: int, column: int) -> str:
         bytes_ = int(self.bytes[row, column])
@@ -143,15 +143,17 @@ class NamedBarriers:
         np.add.at(self.arrived, at, WARP)
         for wrong in np.flatnonzero(expected != threads):
             message = f"barrier {numbers[wrong]} waits for {expected[wrong]} threads, and here for {threads}"
-            raise HazardError(message, op.loc, "let all that meet at a named barrier give the same number of threads")
+            fix = "let all that meet at a named barrier give the same number of threads"
+            raise HazardError(message, op.loc, fix, code="T412")
         arrived = self.arrived[at]
         for wrong in np.flatnonzero(arrived > threads):
             message = f"{arrived[wrong]} threads arrive at barrier {numbers[wrong]}, which waits for {threads}"
-            raise HazardError(message, op.loc, "use another number for other threads, or count them all")
+            raise HazardError(message, op.loc, "use another number for other threads, or count them all", code="T413")
         rows, numbers = np.nonzero((self.arrived == threads) & (self.threads == threads))
         for number in numbers[~self.waited[rows, numbers]]:
             message = f"all {threads} threads arrive at barrier {number}, and none of them waits"
-            raise HazardError(message, op.loc, "let somebody wait: who comes later waits for the next round")
+            fix = "let somebody wait: who comes later waits for the next round"
+            raise HazardError(message, op.loc, fix, code="T414")
         self.rounds[rows, numbers] += 1
         self.arrived[rows, numbers], self.waited[rows, numbers] = 0, False
         if len(rows):

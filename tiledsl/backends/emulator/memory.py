@@ -15,7 +15,7 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Access, AccessKind, Bools, Ints
 from tiledsl.backends.emulator.native import loops as native
 from tiledsl.backends.emulator.spans import Span
-from tiledsl.errors import EmulatorError
+from tiledsl.errors import Accessed, EmulatorError, Side
 from tiledsl.ir.core import Op
 
 # -- accesses --------------------------------------------------------------------------------------
@@ -43,7 +43,8 @@ def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...], 
 
 def require_writable(op: Op, span: Span) -> None:
     if not span.writable:
-        raise EmulatorError(f"{span.label} is read-only, but the kernel writes to it", op.loc, "pass a writable array")
+        message = f"{span.label} is read-only, but the kernel writes to it"
+        raise EmulatorError(message, op.loc, "pass a writable array", code="T503")
 
 
 def access_index(
@@ -112,12 +113,16 @@ def _inside(span: Span, address: Ints, width: int, align: int) -> Bools:
 def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: Bools, width: int, align: int) -> None:
     """Raise EmulatorError for the first lane of `wrong`, whose address this is."""
     size, who, offset = span.elements.itemsize, name_threads(c, wrong), address - span.base
+    sides, memory = (first_of(c, op, wrong, "accesses"),), Accessed(span.label, span.space, byte=offset, bytes=width)
     if span.low <= address <= span.high - width and address % align:
         raise EmulatorError(
             f"misaligned access: {op.name} of {width} bytes at an address that is {address % align} past a multiple "
             f"of {align}, byte {offset} of {span.label}; {who}",
             op.loc,
             f"make the address a multiple of {align} bytes, or access fewer elements at once",
+            code="T502",
+            sides=sides,
+            memory=memory,
         )
     place = f" (element {offset // size})" if offset % size == 0 else ""
     raise EmulatorError(
@@ -125,6 +130,9 @@ def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: Bools, width: int,
         f"{' x '.join(map(str, span.dims)) or 'no'} elements of {size} bytes; {who}",
         op.loc,
         "guard the access (A.get, A.put) or correct the index",
+        code="T501",
+        sides=sides,
+        memory=memory,
     )
 
 
@@ -133,3 +141,9 @@ def name_threads(c: Cohort, lanes: Bools) -> str:
     blocks, threads = c.lanes_of(lanes)
     others = len(threads) - 1
     return c.chunk.run.launch.thread_of_block(threads[0], blocks[0]) + (f" and {others} more" if others else "")
+
+
+def first_of(c: Cohort, op: Op, lanes: Bools, does: str) -> Side:
+    """Of a finding: the first thread of `lanes`."""
+    blocks, threads = c.lanes_of(lanes)
+    return c.chunk.run.launch.side(op, does, int(blocks[0]), thread=int(threads[0]))

@@ -32,6 +32,7 @@ class Options:
         chunk and a row of a trace are some. A run that has more is said not to end. TILEDSL_MAX_STEPS sets the default.
     chunk_threads: how many threads are emulated at once (it sets the size of the arrays).
     processors: SMs of the GPU that is emulated, for grids that depend on them.
+    seed: of the order of turns (`chances`), in which it may then have more steps; None and 0 are the usual order.
     """
 
     checks: bool = False
@@ -41,6 +42,7 @@ class Options:
     max_steps: int = field(default_factory=_default_steps)
     chunk_threads: int = 65536
     processors: int = 8
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class TraceRow:
 
 @dataclass
 class RunResult:
-    """`trace`: the rows of the thread that `Options.trace` names, in program order."""
+    """`trace`: the rows of the thread that `Options.trace` names, in program order. `not_run`: with checks, a location
+    in each line that no thread executed."""
 
     trace: list[TraceRow] = field(default_factory=list[TraceRow])
+    not_run: list[Loc] = field(default_factory=list[Loc])

@@ -46,8 +46,11 @@ def flatten(kernel: Kernel) -> Program:
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(code.ReturnInstr(kernel.body.terminator))
-    roles = {(op.role[0], op.role[1]): op.loc for op in kernel.walk() if isinstance(op, control.If) and op.role}
-    return Program(flat.code, flat.initial, arguments, flat.fills, roles)
+    return Program(flat.code, flat.initial, arguments, flat.fills, roles_of(kernel))
+
+
+def roles_of(kernel: Kernel) -> Roles:
+    return {(op.role[0], op.role[1]): op.loc for op in kernel.walk() if isinstance(op, control.If) and op.role}
 
 
 def _joined_copies(kernel: Kernel) -> frozenset[Op]:
@@ -145,7 +148,7 @@ class _Flattener:
             case control.While():
                 return self.emit_while(op)
             case _ if op.blocks:
-                raise EmulatorError(f"the emulator cannot run {op.name}", op.loc)
+                raise EmulatorError(f"the emulator cannot run {op.name}", op.loc, code="T901")
             case _ if type(op) in CONDITIONS:
                 return self.emit_wait(op, type(op), self.read(op.operands))
             case _ if op in self.joined:

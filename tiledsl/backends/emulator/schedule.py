@@ -3,6 +3,7 @@
 A cohort waits for a *condition*. Warps for which it holds go on at once, without the others. The others are tried
 again when nothing of their chunk can run; those at one instruction then go on together, so that cohorts stay wide.
 Asynchronous copies are delivered only when no waiting warp can proceed. If none can after that, it is a deadlock.
+With a seed, chance decides all of that (`chances`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from tiledsl.arch import WARPGROUP_WARPS
+from tiledsl.backends.emulator.chances import Chances, parts
 from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.cohort import Cohort, merge
 from tiledsl.backends.emulator.hooks import Bools, Ints
 from tiledsl.backends.emulator.rules.registry import Condition
-from tiledsl.errors import HazardError, Loc
+from tiledsl.errors import HazardError, Loc, Side
 from tiledsl.ir.core import Op
 
 PATIENCE = 64
@@ -29,10 +32,10 @@ Roles = dict[tuple[int, int], Loc]
 
 class Turns:
     """The cohorts that can run, of all chunks that live. `idle`: iterations of `while` loops since a loop has ended;
-    `steps`: of all loops. `fills`: see `cohort.merge`; `roles`: for messages."""
+    `steps`: of all loops. `fills`: see `cohort.merge`; `roles`: for messages. `chances`: None for the usual order."""
 
-    def __init__(self, max_steps: int, fills: dict[int, bool], roles: Roles) -> None:
-        self.max_steps, self.fills, self.roles = max_steps, fills, roles
+    def __init__(self, max_steps: int, fills: dict[int, bool], roles: Roles, chances: Chances | None) -> None:
+        self.max_steps, self.fills, self.roles, self.chances = max_steps, fills, roles, chances
         self.queue: deque[Cohort] = deque()
         self.schedules: dict[Chunk, Schedule] = {}
         self.idle = self.steps = 0
@@ -43,7 +46,10 @@ class Turns:
         if all(cohort.parked for cohort in self.queue):
             for schedule in self.schedules.values():
                 schedule.go_on()
-        which = next((number for number, cohort in enumerate(self.queue) if not cohort.parked), 0)
+        if self.chances is not None:
+            which = self.chances.choose(self.queue)
+        else:
+            which = next((number for number, cohort in enumerate(self.queue) if not cohort.parked), 0)
         cohort = self.queue[which]
         del self.queue[which]
         return cohort
@@ -55,11 +61,13 @@ class Turns:
             return
         fix = "if it is only long, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
         if self.idle <= self.steps // 2:
-            raise HazardError(f"the run does not end: {self.max_steps} iterations of loops", loc, fix)
+            raise HazardError(f"the run does not end: {self.max_steps} iterations of loops", loc, fix, code="T402")
         waiting = {id(o.chunk): self.schedules[o.chunk] for o in self.queue}.values()
-        at_barriers = "".join("\n  " + line for schedule in waiting for line in schedule.describe())
+        described = [each for schedule in waiting for each in schedule.describe()]
+        at_barriers = "".join("\n  " + line for line, _ in described)
         message = f"this loop spins for ever: {self.max_steps} iterations and no loop has ended{at_barriers}"
-        raise HazardError(message, loc, f"check that what the loop waits for is written; {fix}")
+        fix = f"check that what the loop waits for is written; {fix}"
+        raise HazardError(message, loc, fix, code="T403", sides=(Side(loc, does="spins"), *_sides(described)))
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +79,11 @@ class Instr:
 
     op: Op
     free: list[int] = field(default_factory=list[int], kw_only=True)
+
+    @property
+    def binds(self) -> bool:
+        """Must all warps that executed it execute the next one together?"""
+        return False
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         raise NotImplementedError
@@ -90,6 +103,10 @@ class WaitInstr(Instr):
     condition: Condition
     srcs: tuple[int, ...]
 
+    @property
+    def binds(self) -> bool:
+        return self.condition.gathers
+
     def step(self, c: Cohort, s: Schedule) -> bool:
         return s.wait(c, self)
 
@@ -107,12 +124,17 @@ class WaitInstr(Instr):
 
 class Schedule:
     """The cohorts of one chunk. `blocked`: those that wait, each with its instruction. `ready`: the number of cohorts
-    in the queue of `turns`. `finished`: warps that have ended."""
+    in the queue of `turns`. `finished`: warps that have ended. `groups`: of blocks that move as one (`chances`)."""
 
     def __init__(self, chunk: Chunk, turns: Turns) -> None:
         self.chunk, self.turns = chunk, turns
         self.ready = self.finished = 0
         self.blocked: list[tuple[Cohort, WaitInstr]] = []
+        self.groups = None if turns.chances is None else turns.chances.groups(chunk.clusters)
+
+    def begin(self, cohort: Cohort) -> None:
+        for part in self.parts(cohort, 1):
+            self.enqueue(part)
 
     def enqueue(self, cohort: Cohort) -> None:
         self.turns.queue.append(cohort)
@@ -122,6 +144,8 @@ class Schedule:
         """The cohort, off the queue, merged with all cohorts of its chunk that are parked at the same instruction."""
         self.ready -= 1
         queue = self.turns.queue
+        if self.groups is not None:
+            cohort.parked = False
         if not cohort.parked or not queue:
             return cohort
         same = [o for o in queue if o.parked and o.pc == cohort.pc and o.chunk is cohort.chunk]
@@ -147,10 +171,14 @@ class Schedule:
         self.enqueue(cohort)
         return True
 
+    def rejoin(self, cohort: Cohort) -> bool:
+        """The same, for no other reason."""
+        return self.groups is None and self.give_way(cohort)
+
     def wait(self, cohort: Cohort, at: WaitInstr) -> bool:
         """True if the whole cohort goes on. Otherwise the warps that may go on become a cohort of their own, merged
         with others that are released at the same condition."""
-        rows, meets = at.ready(cohort), at.condition.meets
+        rows, meets = at.ready(cohort), at.condition.meets and self.groups is None
         if rows.all() and not (meets and self.blocked):
             at.go_on(cohort)
             return True
@@ -161,7 +189,7 @@ class Schedule:
         return False
 
     def wake(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[Cohort]:
-        """The cohorts of these that can go on now, merged by instruction."""
+        """The cohorts of these that can go on now, merged by instruction if there is no seed."""
         self.blocked = [entry for entry in self.blocked if entry not in blocked]
         together: dict[Any, list[Cohort]] = {}  # merged are those whose condition depends on their being together
         for cohort, at in blocked:
@@ -174,10 +202,22 @@ class Schedule:
                 leaving.setdefault(at, []).append(cohort if rows.all() else cohort.select(rows))
             if not rows.all():
                 self.blocked.append((cohort.select(~rows) if rows.any() else cohort, at))
-        merged = [(merge(cohorts, self.turns.fills), at) for at, cohorts in leaving.items()]
+        merged = [(cohort, at) for at, cohorts in leaving.items() for cohort in self.leave(cohorts, at)]
         for cohort, at in merged:
             at.go_on(cohort)
         return [cohort for cohort, _ in merged]
+
+    def leave(self, cohorts: list[Cohort], at: WaitInstr) -> list[Cohort]:
+        """How those move on that go on at one instruction."""
+        if self.groups is None:
+            return [merge(cohorts, self.turns.fills)]
+        if not at.condition.gathers:
+            return cohorts
+        return [part for cohort in cohorts for part in self.parts(cohort, WARPGROUP_WARPS)]
+
+    def parts(self, cohort: Cohort, unit: int) -> list[Cohort]:
+        """With a seed, units of so many neighbouring warps are on their own."""
+        return [cohort] if self.groups is None else parts(cohort, self.groups[cohort.blocks - self.chunk.first], unit)
 
     def finish(self, cohort: Cohort) -> None:
         self.finished += cohort.shape[0] * cohort.shape[1]
@@ -194,33 +234,69 @@ class Schedule:
 
     def go_on(self) -> bool:
         """Let those go on that wait, if need be by letting asynchronous copies arrive."""
-        leaving = self.wake(self.blocked)
-        if not leaving:
-            for cohort, at in self.blocked:
-                at.condition.wanted(cohort, at.op, *at.values(cohort))
-            leaving = self.wake(self.blocked)
+        leaving = self.wake_first(deliver=False) or self.wake_first(deliver=True)
         for cohort in leaving:
             self.enqueue(cohort)
         return bool(leaving)
+
+    def wake_first(self, deliver: bool) -> list[Cohort]:
+        """The cohorts of the first of those that wait who can go on. deliver: copies that they need arrive before."""
+        for blocked in self.waiting():
+            for cohort, at in blocked if deliver else ():
+                at.condition.wanted(cohort, at.op, *at.values(cohort))
+            if leaving := self.wake(blocked):
+                return leaving
+        return []
+
+    def waiting(self) -> list[list[tuple[Cohort, WaitInstr]]]:
+        """Those that are woken together: all, or with a seed in random order one after the other, but for warps that
+        go on together."""
+        chances = self.turns.chances
+        if chances is None:
+            return [self.blocked]
+        together: dict[Any, list[tuple[Cohort, WaitInstr]]] = {}
+        for cohort, at in self.blocked:
+            together.setdefault(at if at.condition.gathers else cohort, []).append((cohort, at))
+        return chances.shuffled([*together.values()])
+
+    # -- by chance -----------------------------------------------------------------------------
+
+    def run(self, code: Sequence[Instr], cohort: Cohort, chances: Chances) -> None:
+        """Let it run until it gives way or is preempted; before that, copies may arrive and others be woken."""
+        if chances.happens(chances.early):
+            self.chunk.copies.arrive("mbarrier", lambda copy: chances.some(len(copy.waits)))
+        if self.blocked and chances.happens(chances.eager):
+            for other in self.wake(self.waiting()[0]):
+                self.enqueue(other)
+        left = chances.turn()
+        while code[cohort.pc].step(cohort, self):
+            left -= 1
+            if left <= 0 and not code[cohort.pc - 1].binds:
+                return self.begin(cohort)
 
     def require_progress(self) -> None:
         """Raises HazardError if all cohorts wait for ever."""
         if self.ready or self.go_on() or not self.blocked:
             return
+        described = self.describe()
         raise HazardError(
-            "deadlock: these warps wait for ever\n  " + "\n  ".join(self.describe()),
+            "deadlock: these warps wait for ever\n  " + "\n  ".join(line for line, _ in described),
             self.blocked[0][1].op.loc,
             "let each of them get what it waits for: count the arrivals and bytes of every phase, and the phases; let "
             "all threads of a block execute the same barriers",
+            code="T401",
+            sides=_sides(described),
         )
 
-    def describe(self) -> list[str]:
-        """For one block with warps that wait: which of its warps wait where, and what the others do."""
+    def describe(self) -> list[tuple[str, Side | None]]:
+        """For one block with warps that wait: which of its warps wait where, and what the others do; as lines of text,
+        and those that wait as data."""
         if not self.blocked:
             return []
         block = int(self.blocked[0][0].blocks[0])
-        name = f"block {self.chunk.run.launch.block_index(block)}: "
-        absent, lines = set(range(self.chunk.warps)), list[str]()
+        index = self.chunk.run.launch.block_index(block)
+        name, absent = f"block {index}: ", set(range(self.chunk.warps))
+        waiting: dict[tuple[Op, str], list[int]] = {}
         for cohort, at in self.blocked:
             if block not in cohort.blocks:
                 continue
@@ -228,17 +304,31 @@ class Schedule:
             warps = sorted(_warps_of(mine, block))
             absent.difference_update(warps)
             missing = at.condition.missing(mine, at.op, *at.values(mine))
-            lines.append(f"{name}{_name(warps, 'waits', 'wait', self.role(warps))} at {at.op.loc} for {missing}")
+            waiting.setdefault((at.op, missing), []).extend(warps)
+        lines: list[tuple[str, Side | None]] = []
+        for (op, missing), warps in waiting.items():
+            who, role = _name(sorted(warps), "waits", "wait"), self.role(sorted(warps))
+            of_role = "" if role is None else f" (the role at line {role.line})"
+            side = Side(op.loc, op.name, who.rpartition(" ")[0], f"waits for {missing}", index, None, (*warps,), role)
+            lines.append((f"{name}{who}{of_role} at {op.loc} for {missing}", side))
         running = {w for c in self.turns.queue if c.chunk is self.chunk for w in _warps_of(c, block)} & absent
         others = (running, "still runs", "still run"), (absent - running, "has ended", "have ended")
-        return lines + [name + _name(sorted(warps), one, several) for warps, one, several in others if warps]
+        return lines + [(name + _name(sorted(warps), one, several), None) for warps, one, several in others if warps]
 
-    def role(self, warps: Sequence[int]) -> str:
-        """The role that the warps belong to, if the kernel has one of them."""
-        for (first, count), loc in self.turns.roles.items():
-            if first <= warps[0] and warps[-1] < first + max(count, 1):
-                return f" (the role at line {loc.line})"
-        return ""
+    def role(self, warps: Sequence[int]) -> Loc | None:
+        return role_of(self.turns.roles, warps)
+
+
+def role_of(roles: Roles, warps: Sequence[int]) -> Loc | None:
+    """The role that the warps belong to, if the kernel has one of them."""
+    for (first, count), loc in roles.items():
+        if warps and first <= warps[0] and warps[-1] < first + max(count, 1):
+            return loc
+    return None
+
+
+def _sides(described: list[tuple[str, Side | None]]) -> tuple[Side, ...]:
+    return tuple(side for _, side in described if side is not None)
 
 
 def _warps_of(cohort: Cohort, block: int) -> Ints:
@@ -246,7 +336,7 @@ def _warps_of(cohort: Cohort, block: int) -> Ints:
     return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel()
 
 
-def _name(warps: Sequence[int], one: str, several: str, role: str = "") -> str:
+def _name(warps: Sequence[int], one: str, several: str) -> str:
     """With the verb: ``warp 3 waits``, ``warps 4, 5, 6, 7 wait``."""
     named = ", ".join(map(str, warps[:8])) + (", ..." if len(warps) > 8 else "")
-    return f"warp {named} {one}{role}" if len(warps) == 1 else f"warps {named} {several}{role}"
+    return f"warp {named} {one}" if len(warps) == 1 else f"warps {named} {several}"

@@ -77,7 +77,7 @@ def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) ->
     size = np.asarray(count, np.int64)
     if (wrong := lanes & ((size < 0) | (size > op.bytes))).any():
         message = f"{op.name} of {op.bytes} bytes reads {int(c.spread(size)[wrong][0])}; {name_threads(c, wrong)}"
-        raise EmulatorError(message, op.loc, f"read 0 to {op.bytes} bytes")
+        raise EmulatorError(message, op.loc, f"read 0 to {op.bytes} bytes", code="T507")
     dst, src = span_of(c, op, address), span_of(c, op, source, 1)
     data = _read(c, op, src, np.asarray(source, np.int64), size)
     address = np.asarray(address, np.int64)

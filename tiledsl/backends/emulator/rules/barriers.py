@@ -10,7 +10,7 @@ import numpy as np
 from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Bools, FenceKind, Ints, Sync
-from tiledsl.backends.emulator.memory import access_index, name_threads
+from tiledsl.backends.emulator.memory import access_index, first_of, name_threads
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
@@ -39,7 +39,7 @@ def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
         place = f"byte {at[wrong] - span.base} of {span.label}"
         message = f"{op.name} at {place}, where block {block} has no mbarrier"
         raise HazardError(
-            message, op.loc, "initialise it before, and let all who use it wait for that with a barrier()"
+            message, op.loc, "initialise it before, and let all who use it wait for that with a barrier()", code="T405"
         )
     return columns
 
@@ -52,7 +52,7 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
     pairs = np.unique(np.stack([rows, at]), axis=1)
     if twice.any() or pairs.shape[1] < len(rows):
         message = f"an mbarrier is initialised twice; {name_threads(c, c.active())}"
-        raise HazardError(message, op.loc, "let one thread initialise it, once")
+        raise HazardError(message, op.loc, "let one thread initialise it, once", code="T406")
     mbarriers.init(rows, at, span.label, span.base, op.count)
     c.chunk.hook.on_init(op, span.label, span.base, *c.threads(), at)
 
@@ -72,7 +72,8 @@ def remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
     """The rows of the blocks of these ranks in the clusters of `rows`."""
     clusters = c.chunk.clusters
     for rank in ranks[(ranks < 0) | (ranks >= clusters.size)]:
-        raise EmulatorError(f"rank {rank} in a cluster of {clusters.size} blocks", op.loc, "count ranks from 0")
+        message = f"rank {rank} in a cluster of {clusters.size} blocks"
+        raise EmulatorError(message, op.loc, "count ranks from 0", code="T508")
     return clusters.members[rows, ranks]
 
 
@@ -127,7 +128,8 @@ class _PhaseEnded(Condition):
             phase = f"phase {found[missed][0]} of {mbarriers.labels[columns[missed][0]]}"
             message = f"{op.name} waits for {phase}, and the next one has ended, too, before it could see that"
             fix = "let no phase end before all have waited for the one before it"
-            raise HazardError(f"{message}; {name_threads(c, lanes)}", op.loc, fix)
+            side = first_of(c, op, lanes, "waits")
+            raise HazardError(f"{message}; {name_threads(c, lanes)}", op.loc, fix, code="T409", sides=(side,))
         blocks, threads = c.threads()
         places = mbarriers.places(columns)
         c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
@@ -158,7 +160,9 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
     groups, warps, _ = c.shape
     numbers = _numbers(c, op, number).ravel()
     for number in numbers[(numbers < 1) | (numbers >= NAMED_BARRIERS)]:
-        raise EmulatorError(f"barrier {number}: named barriers are 1 to {NAMED_BARRIERS - 1}", op.loc, "use another")
+        raise EmulatorError(
+            f"barrier {number}: named barriers are 1 to {NAMED_BARRIERS - 1}", op.loc, "use another", code="T508"
+        )
     blocks, each, present = c.active_warps()
     round_ = np.zeros(groups * warps, np.int64)
     arrive = c.chunk.named_barriers.arrive
@@ -256,7 +260,7 @@ def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
         message = (
             f"setmaxnreg lets warps {does}, to {op.registers} registers a thread, but the launch gives them {given}"
         )
-        raise EmulatorError(message, op.loc, f"{fix}, or turn the direction round")
+        raise EmulatorError(message, op.loc, f"{fix}, or turn the direction round", code="T508")
 
 
 @condition(barriers.SetMaxNReg)

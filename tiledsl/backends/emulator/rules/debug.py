@@ -10,7 +10,7 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import name_threads
+from tiledsl.backends.emulator.memory import first_of, name_threads
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.print_records import line_text
 from tiledsl.errors import EmulatorError, render_at
@@ -34,7 +34,12 @@ def check(c: Cohort, op: debug.Assert, condition: Any) -> None:
     wrong = c.active() & ~np.asarray(condition)
     if wrong.any():
         message = f": {op.message}" if op.message else ""
-        raise EmulatorError(f"assertion failed{message}; {name_threads(c, wrong)}", op.loc)
+        raise EmulatorError(
+            f"assertion failed{message}; {name_threads(c, wrong)}",
+            op.loc,
+            code="T506",
+            sides=(first_of(c, op, wrong, "asserts"),),
+        )
 
 
 @rule(debug.Breakpoint)
@@ -71,6 +76,7 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
             f"the emulator cannot run the PTX {op.text!r}",
             op.loc,
             "pass emulate=f, a function from NumPy arrays to the result arrays",
+            code="T901",
         )
     rows = c.shape[0] * c.shape[1]
     try:
@@ -86,6 +92,7 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
             f"emulate= of {op.text!r} returned {len(results)} values, but it has {len(op.outputs)} outputs",
             op.loc,
             "return one array an output",
+            code="T904",
         )
     arrays = tuple(_result(c, op, r, d) for r, d in zip(results, op.outputs, strict=True))
     return arrays[0] if len(arrays) == 1 else arrays
@@ -106,5 +113,6 @@ def _result(c: Cohort, op: ptx.Inline, value: Any, dtype: DType) -> Any:
             f"expected {list(shape)}, or what broadcasts to it",
             op.loc,
             "return an array of the operands' shape and of the output's dtype",
+            code="T904",
         )
     return np.broadcast_to(array.astype(numpy_dtype(dtype)), shape).reshape(c.shape)

@@ -9,7 +9,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Bools
-from tiledsl.backends.emulator.memory import name_threads
+from tiledsl.backends.emulator.memory import first_of, name_threads
 from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
@@ -96,6 +96,8 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
             f"{name_threads(c, active & partial[:, :, None])}",
             op.loc,
             "move it out of the condition that the lanes do not share",
+            code="T415",
+            sides=(first_of(c, op, active & partial[:, :, None], "reaches it"),),
         )
 
 

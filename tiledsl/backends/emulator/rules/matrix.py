@@ -61,6 +61,7 @@ def require_full_warps(c: Cohort, op: Op) -> None:
             f"{op.name} takes part with all 32 lanes of a warp, but the last warp of a block has fewer",
             op.loc,
             "let threads(...) be a multiple of 32",
+            code="T415",
         )
 
 

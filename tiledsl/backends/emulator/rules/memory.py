@@ -117,4 +117,5 @@ def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype
         + f"; {name_threads(c, lanes)}",
         op.loc,
         "derive the pointer from one tensor in every lane",
+        code="T504",
     )

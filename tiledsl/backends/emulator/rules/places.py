@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, blend
-from tiledsl.backends.emulator.memory import load, name_threads, store
+from tiledsl.backends.emulator.memory import first_of, load, name_threads, store
 from tiledsl.backends.emulator.spans import SharedTile, Span
-from tiledsl.errors import EmulatorError
+from tiledsl.errors import Accessed, EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import MemoryType
 
@@ -105,6 +105,9 @@ def require_within(
         + name_threads(c, wrong),
         op.loc,
         f"guard the access ({name}.get, {name}.put) or correct the index",
+        code="T501",
+        sides=(first_of(c, op, wrong, access),),
+        memory=Accessed(name, "", tuple(int(c.spread(i)[wrong][0]) for i in indices)),
     )
 
 

@@ -38,7 +38,7 @@ def rule_of(op: Op) -> Rule:
     for cls in type(op).__mro__:
         if cls in RULES:
             return RULES[cls]
-    raise EmulatorError(f"the emulator has no rule for {op.name}", op.loc)
+    raise EmulatorError(f"the emulator has no rule for {op.name}", op.loc, code="T901")
 
 
 # -- waits ------------------------------------------------------------------------------------------

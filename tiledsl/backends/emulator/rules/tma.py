@@ -117,7 +117,7 @@ def _sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
     if (wrong := column % grain != 0).any():
         message = f"{op.name} begins at element {int(column[np.argmax(wrong)])} of a row of {box.tensor.label}"
         fix = f"begin at a multiple of {grain} elements: 16 bytes, else a GPU stops with an illegal instruction"
-        raise EmulatorError(message, op.loc, fix)
+        raise EmulatorError(message, op.loc, fix, code="T505")
     return box, transfer
 
 
@@ -151,7 +151,7 @@ def _tile_sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Trans
     start = _lanes_of(c, [Place(c, op, tile, place, type_, 1).address])
     row, pitch = (columns * type_.dtype.bytes for columns in (op.columns, type_.dims[-1]))
     if row % CHUNK or pitch % CHUNK or (start % CHUNK).any():
-        raise EmulatorError(f"{op.name} of rows of {row} bytes", op.loc, "use rows of whole 16 bytes")
+        raise EmulatorError(f"{op.name} of rows of {row} bytes", op.loc, "use rows of whole 16 bytes", code="T505")
     within = np.arange(op.rows)[:, None] * pitch + np.arange(0, row, CHUNK)
     return box, _transfer(c, op, tile.label, tile.offset, start + within.ravel())
 
@@ -204,6 +204,7 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
             f"{op.name} to the blocks {mask:#b} of a cluster of {clusters.size}",
             op.loc,
             "set a bit for each that gets it",
+            code="T508",
         )
     which, ranks = np.nonzero(bits)
     sent = transfer.part(which)

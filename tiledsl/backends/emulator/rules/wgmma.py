@@ -76,7 +76,7 @@ class _Warpgroups:
         each = np.broadcast_to(array, (*self.shape[:2], array.shape[2])).reshape(len(self.rows), -1)
         if (each != each[:, :1]).any():
             raise EmulatorError(
-                f"{what} of {op.name} differs between threads of a warpgroup", op.loc, "compute it alike"
+                f"{what} of {op.name} differs between threads of a warpgroup", op.loc, "compute it alike", code="T510"
             )
         return each[:, 0]
 
@@ -166,6 +166,7 @@ def _described(
             f"{ROWS * wrong.span} bytes",
             op.loc,
             "let operands begin where the swizzle's pattern does",
+            code="T510",
         )
     addresses = np.stack([operand_addresses(each, rows, op.row.k, dtype.itemsize, transposed) for each in described])
     byte = int(addresses.min())
@@ -207,6 +208,7 @@ def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, d
             f"{op.name} reads byte {int(addresses.max())} of shared memory, which has {limit + dtype.itemsize}",
             op.loc,
             "correct the descriptor: its start, and the leading and stride byte offsets",
+            code="T510",
         )
     if chunk.watched:
         _tell(groups, op, label, base, addresses)

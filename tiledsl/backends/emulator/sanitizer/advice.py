@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from tiledsl.errors import Accessed, HazardError, Side
+
+
+class Edge(NamedTuple):
+    """One that is missing: `code` of the finding, its `name` (`findings.EDGES`), what to say of it, the fix."""
+
+    code: str
+    name: str
+    text: str
+    fix: str
+
+
+def race(side: Side, memory: Accessed, other: Side | None, edge: Edge, text: str = "") -> HazardError:
+    """`side` accesses what `other` did before. text: what is said of that, if not who did what where."""
+    text = text or (f"which {other.who} {other.does} at {other.loc}, {edge.text}" if other is not None else edge.text)
+    message = f"race: {side.who} {side.does} {memory} at {side.loc}, {text}"
+    sides = (side,) if other is None else (side, other)
+    return HazardError(message, side.loc, edge.fix, code=edge.code, sides=sides, memory=memory, missing=edge.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,55 +39,95 @@ class Relation:
     atomic: tuple[bool, bool]
 
 
-def of(relation: Relation) -> tuple[str, str]:
-    """The missing edge, and the fix."""
-    missing, fix = _waited(relation) if relation.open else _ordered(relation)
+def of(relation: Relation) -> Edge:
+    """In global memory."""
+    edge = _waited(relation) if relation.open else _ordered(relation)
     if all(relation.atomic):
         fix = 'give both a scope that includes the other thread: scope="gpu" for those of all blocks'
-        return "and the scope of one of the two leaves out the other thread", fix
-    return missing, fix + ("; or make both atomic" if any(relation.atomic) else "")
+        return Edge("T103", "scope", "and the scope of one of the two leaves out the other thread", fix)
+    return edge._replace(fix=edge.fix + "; or make both atomic") if any(relation.atomic) else edge
 
 
-def _waited(relation: Relation) -> tuple[str, str]:
+def _waited(relation: Relation) -> Edge:
     if relation.by_tma:
-        return (
+        return Edge(
+            "T107",
+            "store-wait",
             "and no wait for that store orders the two",
             "let its thread wait until the store has ended (tma_commit(), tma_wait(0); read=True waits for the source "
             "alone), and let others know; or let no two stores have elements in common",
         )
-    return (
+    return Edge(
+        "T107",
+        "copy-wait",
         "and no wait for that copy orders the two",
         "let its thread wait for the copy before the element is written, and let others know by a barrier()",
     )
 
 
-def _ordered(relation: Relation) -> tuple[str, str]:
+def _ordered(relation: Relation) -> Edge:
     once = "let one thread write the element, or " if relation.both_write and not any(relation.atomic) else ""
     if relation.same_warp:
-        return "with no syncwarp() between the two", once + "put a syncwarp() between the two"
+        fix = once + "put a syncwarp() between the two"
+        return Edge("T102", "syncwarp", "with no syncwarp() between the two", fix)
     if relation.same_block:
         fix = "put a barrier() between the two, or let the one wait for the other at an mbarrier"
-        return "with no barrier of the block between the two", once + fix
+        return Edge("T102", "barrier", "with no barrier of the block between the two", once + fix)
     if relation.same_cluster:
-        return (
+        return Edge(
+            "T102",
+            "cluster-barrier",
             "with no barrier of the cluster between the two",
             "put ptx.cluster_arrive() and ptx.cluster_wait() between the two, or let the one block arrive at an "
             "mbarrier of the other (rank=), which waits there",
         )
-    missing = "with no release there that is acquired here"
     release = (
         'let the block that comes first release (barrier(), then one thread: an atomic operation with order="release", '
         'or fence() and a relaxed one) and the other acquire what it wrote there (order="acquire", then barrier())'
     )
     if relation.both_write:
-        return missing, f"let one block write each element: check its tile's origin, and its guards; or {release}"
-    return missing, f"{release}; or write in one kernel and read in the next"
+        fix = f"let one block write each element: check its tile's origin, and its guards; or {release}"
+    else:
+        fix = f"{release}; or write in one kernel and read in the next"
+    return Edge("T102", "release-acquire", "with no release there that is acquired here", fix)
 
 
-def proxies(reads: bool) -> tuple[str, str]:
+def proxies(reads: bool) -> Edge:
     """TMA meets what threads have written in the same launch."""
-    return (
+    return Edge(
+        "T105",
+        "proxy-fence",
         "with no proxy fence for global memory between the two",
         f"let threads {'load' if reads else 'store'} it, too, or write it by TMA or in an earlier launch: the language "
         "has no proxy fence for global memory",
     )
+
+
+# -- in shared memory ------------------------------------------------------------------------------
+
+MBARRIER = Edge("T108", "", "where a live mbarrier is", "leave mbarriers to their own operations")
+DELIVERY = Edge(
+    "T106",
+    "copy-wait",
+    "has not delivered",
+    "wait for the copy (its group, or the mbarrier that counts its bytes); then others need a barrier()",
+)
+READING = Edge(
+    "T107",
+    "read-wait",
+    "may still read",
+    "let that warp wait for it (wgmma_wait, tma_wait), and let this one know: at an mbarrier or a barrier",
+)
+PROXY = Edge(
+    "T104",
+    "proxy-fence",
+    "with no proxy fence since",
+    "let the threads that did so execute fence_proxy_async() before they arrive where this one waits",
+)
+
+
+def unordered(by_thread: bool, same_warp: bool, one_atomic: bool) -> Edge:
+    """by_thread: the earlier access, not by a copy. one_atomic: one of the two is, the other is not."""
+    name = "syncwarp" if same_warp else "barrier" if by_thread else "mbarrier-wait"
+    fix = "put a barrier() between the two, or let the one wait for the other at an mbarrier"
+    return Edge("T101", name, "and nothing orders the two", fix + ", or make both atomic" * one_atomic)

@@ -16,7 +16,7 @@ from tiledsl.backends.emulator.async_copies import require_few
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Known
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
-from tiledsl.errors import HazardError
+from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
 
 
@@ -37,10 +37,11 @@ class StoreReads:
     """Boxes that TMA takes from shared memory; each thread waits for its own groups.
 
     `committed` [blocks, threads]: how many groups each has. `open`: what is being read. `unit`: threads that commit and
-    wait as one. `fix`: how to wait.
+    wait as one; `together`: neighbouring units any of which waits for the groups of the first. `fix`: how to wait.
     """
 
     unit: ClassVar[int] = 1
+    together: ClassVar[int] = 1
     fix: ClassVar[str] = "wait for it at the end: tma_commit(), tma_wait(0)"
 
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
@@ -67,7 +68,7 @@ class StoreReads:
         if not self.open:
             return
         who, done = threads // self.unit, np.full(self.committed.shape, -1)
-        done[rows, who] = self.committed[rows, who] - pending
+        np.maximum.at(done, (rows, who // self.together * self.together), self.committed[rows, who] - pending)
         over = [reads.groups < done[reads.touch.owners, reads.who] for reads in self.open]
         ended = [reads.part(which) for reads, which in zip(self.open, over, strict=True) if which.any()]
         if not ended:
@@ -88,12 +89,16 @@ class StoreReads:
         for touch in (reads.touch for reads in self.open):
             left = ending[touch.owners, touch.warps]
             if left.any():
-                who, access = self.name(touch, int(np.argmax(left))), touch.access
-                text = f"{who} ends, and has not waited for {access.op.name}, which may still read {access.label}"
-                raise HazardError(text, access.op.loc, self.fix)
+                side, access = self.side(touch, int(np.argmax(left)), "ends"), touch.access
+                text = f"{side.who} ends, and has not waited for {access.op.name}, which may still read {access.label}"
+                memory = Accessed(access.label, "shared", byte=int(access.addresses[0]) - access.base)
+                raise HazardError(
+                    text, access.op.loc, self.fix, code="T302", sides=(side,), memory=memory, missing="read-wait"
+                )
 
-    def name(self, touch: Touch, entry: int) -> str:
-        return self.memory.cells.warp(int(touch.owners[entry]), int(touch.warps[entry]))
+    def side(self, touch: Touch, entry: int, does: str) -> Side:
+        block, warp = int(touch.owners[entry]) + self.memory.first, int(touch.warps[entry])
+        return self.memory.cells.launch.side(touch.access.op, does, block, warp=warp)
 
 
 class ProductReads(StoreReads):
@@ -101,6 +106,7 @@ class ProductReads(StoreReads):
     whether a fence has made a warp's registers ready."""
 
     unit = WARP
+    together = WARPGROUP_WARPS
     fix = "wait for it: acc.wait()"
 
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
@@ -112,11 +118,14 @@ class ProductReads(StoreReads):
         warps = leaders[:, None] + np.arange(WARPGROUP_WARPS)
         ready = self.ready[rows[:, None], warps].all(axis=1)
         if not ready.all():
+            side = self.side(touch, int(np.argmin(ready)), "multiplies")
             raise HazardError(
-                f"{touch.access.op.name} of {self.name(touch, int(np.argmin(ready)))} uses registers that no "
-                "wgmma.fence has made ready",
+                f"{touch.access.op.name} of {side.who} uses registers that no wgmma.fence has made ready",
                 touch.access.op.loc,
                 "put wgmma_fence() before the first product, and after registers of it were written",
+                code="T306",
+                sides=(side,),
+                missing="wgmma-fence",
             )
         # What all of its warps know.
         known = self.clocks.view_of(self.clocks.known[rows[:, None], warps].min(axis=1))
@@ -133,11 +142,15 @@ class ProductReads(StoreReads):
             touch = reads.touch
             lacks = waits[touch.owners, reads.who] & (reads.groups >= self.committed[touch.owners, reads.who])
             if lacks.any():
+                side = self.side(touch, int(np.argmax(lacks)), "multiplies")
                 raise HazardError(
-                    f"{op.name} of {self.name(touch, int(np.argmax(lacks)))} does not wait for the product at "
-                    f"{touch.access.op.loc}, which no commit has put into a group",
+                    f"{op.name} of {side.who} does not wait for the product at {touch.access.op.loc}, which no commit "
+                    "has put into a group",
                     op.loc,
                     "put wgmma_commit() behind the products",
+                    code="T304",
+                    sides=(replace(side, loc=op.loc, op=op.name, does="waits"), side),
+                    missing="commit",
                 )
         self.ready[rows, threads // WARP] = False
 
@@ -217,4 +230,6 @@ class CommittedWork:
 
     def fail(self, row: int, warp: int, text: str, fix: str = _FIX) -> None:
         assert self.begun is not None
-        raise HazardError(f"{self.memory.cells.warp(row, warp)} {text}", self.begun.loc, fix)
+        side = self.memory.cells.launch.side(self.begun, text, row + self.memory.first, warp=warp)
+        message = f"{side.who} {text}"
+        raise HazardError(message, self.begun.loc, fix, code="T305", sides=(side,), missing="commit")

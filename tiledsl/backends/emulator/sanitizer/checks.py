@@ -41,7 +41,7 @@ class LastWrites:
         writers = self.last.take(cells)
         if not writers.all():
             self.fail(
-                "uninitialised read", access, cells, writers == 0, "which no thread has written",
+                "T201", "uninitialised read", access, cells, writers == 0, "which no thread has written",
                 "write the tile before it is read; shared memory does not start as zero on a GPU",
             )  # fmt: skip
         own = _tile(access) if self.overlapping else None
@@ -53,16 +53,18 @@ class LastWrites:
             tile = self.tiles[number]
             name = tile.label if tile is not None and tile.label else "another tile"
             self.fail(
-                "overwritten", access, cells, through,
+                "T202", "overwritten", access, cells, through,
                 f"which was last written through {name}, which has the same bytes, at {self.writers[number].loc}",
                 "read a tile for the last time before the one over= it is written, or leave out over=",
             )  # fmt: skip
 
-    def fail(self, what: str, access: Access, cells: Ints, wrong: Bools, why: str, fix: str) -> None:
+    def fail(self, code: str, what: str, access: Access, cells: Ints, wrong: Bools, why: str, fix: str) -> None:
         lane, cell = (int(i) for i in np.argwhere(wrong)[0])
-        who = self.cells.launch.thread_of_block(access.threads[lane], access.blocks[lane])
-        byte = self.cells.byte(int(cells[lane, cell]), access)
-        raise HazardError(f"{what}: {who} reads {byte}, {why}", access.op.loc, fix)
+        thread, block = int(access.threads[lane]), int(access.blocks[lane])
+        side = self.cells.launch.side(access.op, "reads", block, thread=thread)
+        memory = self.cells.memory(int(cells[lane, cell]), access)
+        message = f"{what}: {side.who} reads {memory}, {why}"
+        raise HazardError(message, access.op.loc, fix, code=code, sides=(side,), memory=memory)
 
 
 def _tile(access: Access) -> mem.SharedBase | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tiledsl.errors import HazardError
+from tiledsl.errors import HazardError, Side
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import control, wgmma
 from tiledsl.ir.types import FragmentType
@@ -55,6 +55,9 @@ def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value
                     f"{user.name} uses a register of the product at {op.loc}, which is in flight",
                     user.loc,
                     "wait for the accumulator first: acc.wait()",
+                    code="T307",
+                    sides=(Side(user.loc, user.name, does="uses"), Side(op.loc, op.name, does="began")),
+                    missing="product-wait",
                 )
 
 
@@ -69,6 +72,9 @@ def _require_fenced(op: Op, values: list[Value]) -> None:
                 f"{op.name} uses a register that {maker.name} at {maker.loc} writes, with no wgmma.fence between",
                 op.loc,
                 "put wgmma_fence() between the two",
+                code="T306",
+                sides=(Side(op.loc, op.name, does="uses"), Side(maker.loc, maker.name, does="writes")),
+                missing="wgmma-fence",
             )
 
 

@@ -36,7 +36,7 @@ from tiledsl.backends.emulator.sanitizer.global_shadow import (
 )
 from tiledsl.backends.emulator.sanitizer.memory import UNENDED
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Ops
-from tiledsl.errors import HazardError
+from tiledsl.errors import Side
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
 
@@ -347,33 +347,29 @@ class GlobalHistory:
         row, thread = int(touch.rows[entry]), int(touch.threads[entry])
         cluster, id_ = divmod(int(earlier.who), self.stride)
         rank, agent = divmod(id_, self.clocks.agents)
-        block, lane = shadow.block(cluster, rank), int(earlier.lane) % WARP
-        by_thread = agent < self.clocks.warps
-        other = f"a copy to block {launch.block_index(block)}"
+        block, op = shadow.block(cluster, rank), shadow.ops[int(earlier.op)]
+        by_thread, open_ = agent < self.clocks.warps, int(earlier.when) == UNENDED
+        other = Side(op.loc, op.name, f"a copy to block {launch.block_index(block)}", did)
         if by_thread:
-            other = launch.thread_of_block(agent * WARP + lane, block)
-        if by_thread and (agent * WARP + lane, block) == (thread, row + self.first) and int(earlier.when) != UNENDED:
-            other = "another thread"
+            its = agent * WARP + int(earlier.lane) % WARP
+            same = (its, block) == (thread, row + self.first) and not open_
+            other = launch.side(op, did, block, thread=its, who="another thread" if same else "")
         relation = advice.Relation(
             same_warp=by_thread and int(earlier.who) == int(touch.warps[entry]),
             same_block=block == row + self.first,
             same_cluster=cluster == int(touch.clusters[entry]),
             both_write=did != "read" and did != "atomically read" and access.kind not in ("read", "fetch"),
-            open=int(earlier.when) == UNENDED,
+            open=open_,
             by_tma=int(earlier.how) == BY_TMA,
             atomic=(access.order is not None, int(earlier.how) not in (PLAIN, BY_TMA)),
         )
-        missing, fix = advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
-        who = launch.thread_of_block(thread, row + self.first)
-        what = touch.region.element(int(touch.cells[entry, cell]))
         does = _BY_TMA.get(access.kind, DOES[access.kind]) if touch.how == BY_TMA else DOES[access.kind]
         if access.order is not None:
             does = {"read": "atomically reads", "write": "atomically writes"}.get(access.kind, does)
-        raise HazardError(
-            f"race: {who} {does} {what} at {access.op.loc}, which {other} {did} at "
-            f"{shadow.ops[int(earlier.op)].loc}, {missing}",
-            access.op.loc,
-            fix,
+        side = launch.side(access.op, does, row + self.first, thread=thread)
+        memory = touch.region.memory(int(touch.cells[entry, cell]), access.width)
+        raise advice.race(
+            side, memory, other, advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
         )
 
 

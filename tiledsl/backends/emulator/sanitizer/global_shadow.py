@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.hooks import Bools, Ints, TensorInfo
+from tiledsl.errors import Accessed
 from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.types import PtrType, TileType
 from tiledsl.passes.analysis.written import memory_of
@@ -88,9 +89,10 @@ class Region(NamedTuple):
         first = self.first + (addresses - self.origin) // self.granule
         return first[:, None] + np.arange(max(1, width // self.granule))
 
-    def element(self, cell: int) -> str:
-        at = self.tensor.element(self.origin + (cell - self.first) * self.granule)
-        return f"{self.tensor.label}[{', '.join(map(str, at))}]"
+    def memory(self, cell: int, width: int) -> Accessed:
+        """The element of a cell, of which an access has `width` bytes."""
+        at = self.origin + (cell - self.first) * self.granule
+        return Accessed(self.tensor.label, "global", self.tensor.element(at), at - self.tensor.base, width)
 
 
 def lay_out(tensors: Sequence[TensorInfo], uses: Mapping[str, Use]) -> tuple[dict[str, Region], int]:

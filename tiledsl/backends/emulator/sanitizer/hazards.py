@@ -97,7 +97,7 @@ class _Blocks(Hook):
         }
 
     def on_end(self) -> None:
-        self.memory.end()
+        self.memory.end(self.mbarriers.ended)
         self.mbarriers.end(self.loc)
         self.work.end(self.mbarriers.ended)
 

@@ -8,7 +8,7 @@ from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
-from tiledsl.errors import HazardError, Loc
+from tiledsl.errors import UNKNOWN_LOC, HazardError, Loc, Side
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import U64
 
@@ -50,11 +50,13 @@ class MbarrierUse:
             label = self.labels[int(columns[at])]
             message = f"{op.name}: {user} uses {label}, and does not know that {maker} has initialised it"
             fix = "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)"
-            raise HazardError(message, op.loc, fix)
+            sides = Side(op.loc, op.name, user, "uses"), Side(UNKNOWN_LOC, "", maker, "initialised")
+            raise HazardError(message, op.loc, fix, code="T407", sides=sides, missing="barrier")
         for column in columns[fenced & (known < self.init_fence[rows, columns])]:
             message = f"{op.name}: {self.labels[int(column)]} was initialised without a fence"
+            message += ", and TMA or another block of the cluster uses it"
             fix = "put fence_mbarrier_init() behind the initialisation, before the barrier"
-            raise HazardError(f"{message}, and TMA or another block of the cluster uses it", op.loc, fix)
+            raise HazardError(message, op.loc, fix, code="T408", missing="init-fence")
 
     def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
         """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
@@ -107,4 +109,6 @@ class MbarrierUse:
                 "of its cluster arrives at an mbarrier in its shared memory",
                 loc,
                 "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait), or wait for all arrivals",
+                code="T417",
+                missing="cluster-barrier",
             )

@@ -15,20 +15,16 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer import advice
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, ProxyFences, View
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
-from tiledsl.errors import HazardError
+from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
 
 UNENDED = np.iinfo(np.int32).max
 """The time of an asynchronous read or write that has not ended."""
 MANY = 64
 """Added to a lane: others of its warp as well."""
-
-_WAIT = "let that warp wait for it (wgmma_wait, tma_wait), and let this one know: at an mbarrier or a barrier"
-_FENCE = "let the threads that did so execute fence_proxy_async() before they arrive where this one waits"
-_DELIVER = "wait for the copy (its group, or the mbarrier that counts its bytes); then others need a barrier()"
-_MEET = "put a barrier() between the two, or let the one wait for the other at an mbarrier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,8 @@ class SharedHistory:
     """Flat arrays over all granules: `writer`, `epoch` (its count; 0: nobody), `lane`, `writer_op`; `reserved`: by an
     mbarrier. `readers`: warps that read themselves; `atomic_readers`, `updates`: those that read or write by atomic
     operations; `fetchers`: those whose TMA or wgmma read; `workers`: those whose committed work does, by the number of
-    the commit (`commits`). `fences`: of threads. `labels`: of mbarriers, by column.
+    the commit (`commits`). `fences`: of threads. `labels`: of mbarriers, by column. `arrived` [blocks, mbarriers]: the
+    phase that counts the last load that has arrived; `arrived_op`: which op that is, by column.
 
     `simple`: nothing but barriers of whole blocks orders warps.
     """
@@ -113,6 +110,8 @@ class SharedHistory:
         self.readers, self.atomic_readers, self.fetchers, self.workers = (_Times(size, self.warps) for _ in range(4))
         self.updates = _Times(size, self.warps, "wrote")
         self.reserved: Bools | None = None
+        self.arrived = np.zeros((blocks, clocks.work - 2 * self.warps), np.int32)
+        self.arrived_op: dict[int, Op] = {}
         self.fences = ProxyFences(clocks, blocks, self.warps)
 
     def reserve(self, rows: Ints, at: Ints, width: int) -> None:
@@ -140,7 +139,7 @@ class SharedHistory:
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
-            self.fail(touch, at, "where a live mbarrier is", "leave mbarriers to their own operations")
+            raise advice.race(*self.side(touch, at), None, advice.MBARRIER)
         if not touch.atomic:
             self.against(self.updates, touch)
         epoch = self.epoch.take(cells)
@@ -268,7 +267,10 @@ class SharedHistory:
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
         agents = self.clocks.ids(rows, 2 * self.warps + columns)
-        self.set_writer(op, cells, agents[:, None], self.clocks.phases(rows, columns)[:, None] + 1)
+        epochs = self.clocks.phases(rows, columns) + 1
+        self.set_writer(op, cells, agents[:, None], epochs[:, None])
+        self.arrived[rows, columns] = epochs
+        self.arrived_op.update(dict.fromkeys(columns.tolist(), op))
 
     def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: NDArray[Any] | int) -> None:
         """Reads and atomic updates come before the write, and so before all that comes after it."""
@@ -308,16 +310,29 @@ class SharedHistory:
         when[at] = np.where(before == UNENDED, self.clocks.now(rows, warps)[:, None], before)
         self.clocks.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
 
-    def end(self) -> None:
-        """The blocks have ended."""
+    def end(self, known: Known) -> None:
+        """The blocks have ended, with what each `known` [blocks, rank, agents]: of each copy that it has arrived."""
         for cell in np.flatnonzero(self.epoch == UNENDED)[:1].tolist():
-            block = self.cells.launch.block_index(self.first + cell // self.cells.each)
-            who = self.cells.thread(self.clocks.agent(self.writer[cell]), int(self.lane[cell]))
-            raise HazardError(
-                f"block {block} ends, and a copy that {who} began has not arrived: nothing waits for it",
-                self.ops[int(self.writer_op[cell])].loc,
-                "wait for the copy, also on the last iteration; or do not begin it",
-            )
+            agent, lane = self.clocks.agent(self.writer[cell]), int(self.lane[cell])
+            text = f"a copy that {self.cells.thread(agent, lane)} began has not arrived"
+            self.fail_unawaited(cell // self.cells.each, self.ops[int(self.writer_op[cell])], text)
+        rows, columns = np.nonzero(self.arrived)
+        seen = known[rows, self.clocks.ranks[rows], 2 * self.warps + columns]
+        for at in np.flatnonzero(seen < self.arrived[rows, columns])[:1]:
+            row, column = int(rows[at]), int(columns[at])
+            text = f"a copy counted by {self.labels[column]} may not have arrived"
+            self.fail_unawaited(row, self.arrived_op[column], text)
+
+    def fail_unawaited(self, row: int, op: Op, text: str) -> None:
+        block = self.first + row
+        raise HazardError(
+            f"block {self.cells.launch.block_index(block)} ends, and {text}: nothing waits for it",
+            op.loc,
+            "wait for the copy, also on the last iteration; or do not begin it",
+            code="T301",
+            sides=(self.cells.launch.side(op, "began", block),),
+            missing="copy-wait",
+        )
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -327,47 +342,54 @@ class SharedHistory:
         op, lane = self.ops[int(self.writer_op[cell])], int(self.lane[cell])
         agent = self.clocks.agent(self.writer[cell])
         if self.epoch[cell] == UNENDED:
-            text = f"which the copy of {self.cells.thread(agent, lane)} at {op.loc} has not delivered"
-            self.fail(touch, at, text, _DELIVER)
+            other = Side(op.loc, op.name, f"the copy of {self.cells.thread(agent, lane)}", "writes")
+            text = f"which {other.who} at {op.loc} {advice.DELIVERY.text}"
+            raise advice.race(*self.side(touch, at), other, advice.DELIVERY, text)
         if agent < self.warps:
-            who = self.other(touch, at, agent, lane)
+            other = self.other(touch, at, op, "wrote", agent, lane)
         elif agent >= self.clocks.work:
-            who = f"work of warp {agent - self.clocks.work}"
+            other = Side(op.loc, op.name, f"work of warp {agent - self.clocks.work}", "wrote")
         else:
-            who = f"a copy counted by {self.labels[agent - 2 * self.warps]}"
-        self.fail_unordered(touch, at, f"{who} wrote at {op.loc}", unfenced, touch.atomic)
+            other = Side(op.loc, op.name, f"a copy counted by {self.labels[agent - 2 * self.warps]}", "wrote")
+        self.fail_unordered(touch, at, other, unfenced, touch.atomic)
 
     def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
         if others.when[cell, warp] == UNENDED:
-            self.fail(touch, at, f"which {op.name} of warp {warp} at {op.loc} may still read", _WAIT)
+            other = Side(op.loc, op.name, f"{op.name} of warp {warp}", "may still read", warps=(warp,))
+            text = f"which {other.who} at {op.loc} {other.does}"
+            raise advice.race(*self.side(touch, at), other, advice.READING, text)
         if others in (self.fetchers, self.workers):
-            who = f"work of warp {warp}"
+            other = Side(op.loc, op.name, f"work of warp {warp}", others.did, warps=(warp,))
         else:
-            who = self.other(touch, at, warp, int(others.lane[cell, warp]))
+            other = self.other(touch, at, op, others.did, warp, int(others.lane[cell, warp]))
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.fail_unordered(touch, at, f"{who} {others.did} at {op.loc}", unfenced, one_atomic)
+        self.fail_unordered(touch, at, other, unfenced, one_atomic)
 
-    def fail_unordered(self, touch: Touch, at: NDArray[Any], did: str, unfenced: bool, one_atomic: bool) -> None:
+    def fail_unordered(self, touch: Touch, at: NDArray[Any], other: Side, unfenced: bool, one_atomic: bool) -> None:
         """one_atomic: one of the two is atomic, the other is not."""
-        if unfenced:
-            self.fail(touch, at, f"which {did}, with no proxy fence since", _FENCE)
-        self.fail(touch, at, f"which {did}, and nothing orders the two", _MEET + ", or make both atomic" * one_atomic)
+        side, memory = self.side(touch, at)
+        same_warp = other.thread is not None and (other.block, other.warps) == (side.block, side.warps)
+        edge = advice.PROXY if unfenced else advice.unordered(other.thread is not None, same_warp, one_atomic)
+        raise advice.race(side, memory, other, edge)
 
-    def other(self, touch: Touch, at: NDArray[Any], warp: int, lane: int) -> str:
-        """Who did the earlier access. lane: maybe with `MANY`."""
-        return "another thread" if (warp, lane % WARP) == self.thread(touch, at) else self.cells.thread(warp, lane)
+    def other(self, touch: Touch, at: NDArray[Any], op: Op, did: str, warp: int, lane: int) -> Side:
+        """Who did the earlier access, of the block whose memory it is. lane: maybe with `MANY`."""
+        thread = warp * WARP + lane % WARP
+        same = (warp, lane % WARP) == self.thread(touch, at)
+        who = "another thread" if same else self.cells.thread(warp, lane)
+        return self.cells.launch.side(op, did, int(touch.rows[at[0]]) + self.first, thread=thread, who=who)
 
     def thread(self, touch: Touch, at: NDArray[Any]) -> tuple[int, int]:
         """Warp and lane of what fails; lane -1: not of one thread."""
         lane = -1 if touch.lanes is None else int(touch.lanes[tuple(at[:2])])
         return int(touch.warps[at[0]]), lane
 
-    def fail(self, touch: Touch, at: NDArray[Any], text: str, fix: str) -> None:
-        access, row, (warp, lane) = touch.access, int(touch.owners[at[0]]), self.thread(touch, at)
-        who = self.cells.warp(row, warp)
-        if lane >= 0:
-            who = self.cells.launch.thread_of_block(warp * WARP + lane % WARP, row + self.first)
-        byte = self.cells.byte(int(touch.cells[tuple(at[:2])]), access)
-        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.op.loc}, {text}", access.op.loc, fix)
+    def side(self, touch: Touch, at: NDArray[Any]) -> tuple[Side, Accessed]:
+        """Of what fails."""
+        access, (warp, lane) = touch.access, self.thread(touch, at)
+        thread = -1 if lane < 0 else warp * WARP + lane % WARP
+        block = int(touch.owners[at[0]]) + self.first
+        side = self.cells.launch.side(access.op, DOES[access.kind], block, warp=warp, thread=thread)
+        return side, self.cells.memory(int(touch.cells[tuple(at[:2])]), access)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Ints, LaunchInfo
+from tiledsl.errors import Accessed
 from tiledsl.ir.core import Op
 
 DOES = {
@@ -69,12 +70,13 @@ class Cells:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def byte(self, cell: int, access: Access) -> str:
-        return f"byte {int(cell) % self.each * self.granule - access.base} of {access.label}"
+    def memory(self, cell: int, access: Access) -> Accessed:
+        byte = int(cell) % self.each * self.granule - access.base
+        return Accessed(access.label, "shared", byte=byte, bytes=access.width)
 
     def thread(self, warp: int, lane: int) -> str:
         """lane: maybe with a flag above the bits of a lane."""
         return f"thread {self.launch.thread_index(warp * WARP + lane % WARP)}"
 
     def warp(self, row: int, warp: int) -> str:
-        return f"warp {int(warp)} of block {self.launch.block_index(int(row) + self.first)}"
+        return self.launch.warp_of_block(warp, int(row) + self.first)
