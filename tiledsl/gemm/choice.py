@@ -78,8 +78,9 @@ LARGEST = MOST_WAVES // 2 * max(rows * columns for rows, columns, _ in PARTED)
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
 always has enough, except at FEW_REGISTERS: beside a role more, or where warps store the result."""
-PROMOTED = 96
-"""Registers of accumulators that leave enough for as many sums in f32."""
+PROMOTED, SCALED = 96, 64
+"""Registers of accumulators that leave enough for as many sums in f32; and for their scales: with 96 the kernel is 8%
+slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more."""
 LONG = 4096
 """Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
 are written at the same time."""
@@ -490,6 +491,8 @@ def _candidates(
     variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
     if promoted:
         variants = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
+    if promoted and not exchange:  # scaled
+        variants = [v for v in variants if v.registers <= SCALED and (v.tile[2] > 1 or v.along_m * v.along_n == 1)]
     whole, grouped = (sum(v.parts in parts for v in variants) for parts in ((0,), (0, *PARTS_OF_CLUSTER)))
     table = table_of(variants)
     return Candidates(variants, whole, grouped, table, Table(*(column[whole:] for column in table)))
