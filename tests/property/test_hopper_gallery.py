@@ -43,6 +43,7 @@ TWICE = "the ring's mbarriers and the kernel's own one are initialised one after
 LEFT_BEFORE = "here the first cluster to come has left, and so released its sums, before the other one takes a piece"
 ALL_ARRIVED = "each block of the cluster waits for all arrivals, so that none is at a block that has ended"
 INSIDE = "of two rings that are used together, the use inside has waited for all products"
+RELEASED = "a slot is given back when the product has read it, and then its sums are there, too"
 CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
 
 
@@ -115,6 +116,13 @@ CASES: dict[str, Case] = {
         ring=[*SYNC["ring"], *PARTS, ("gpu.barrier", LEFT_BEFORE)],
         thread=[*SYNC["thread"], *PARTS, ("gpu.named_barrier", LEFT_BEFORE)],
     ),
+    "scaled": Case(
+        "hopper_scaled",
+        {"STAGES": 2},
+        (128, 128, 640),
+        ring=[("wgmma.wait", RELEASED)],
+        thread=[("ptx.wgmma_wait", RELEASED)],
+    ),
     "mma": Case(
         "mma_fastest",
         {**SMALL, "BK": 64, "STAGES": 2, "WARPS": (2, 2), "TMA": True},
@@ -143,6 +151,13 @@ def called(name: str) -> Called:
     rng = np.random.default_rng(0)
     shapes = {"A": (m, k), "B": (k, n), "C": (m, n)}
     arrays = {n: rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for n, shape in shapes.items()}
+    if case.name == "hopper_scaled":
+        eight = ((n, arrays[n].T if n == "B" else arrays[n]) for n in "AB")
+        arrays |= {n: np.ascontiguousarray(array).astype(ml_dtypes.float8_e4m3fn) for n, array in eight}
+        arrays |= {
+            f"scale_{n}": np.ones((-(-extent // by), k // 128), np.float32)
+            for n, extent, by in (("a", case.size[0], 1), ("b", case.size[1], 128))
+        }
     if case.unaligned:
         arrays["C"] = np.pad(arrays["C"], ((0, 0), (0, 1)))[:, :-1]
     if case.name == "hopper_fastest":  # it takes batches

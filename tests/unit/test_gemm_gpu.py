@@ -251,7 +251,7 @@ def test_each_graph_of_torch_has_zeros_of_its_own(
     """They are zero before: nothing in the graph sets them. Its launches on one stream share them."""
     from tiledsl.gemm import prepared
 
-    monkeypatch.setattr(prepared, "plan", lambda problem: Plan(probe, {}, done=5000, groups=3))
+    monkeypatch.setattr(prepared, "plan", lambda problem: Plan(probe, {}, done=5000, numbers={"groups": 3}))
     monkeypatch.setattr(workspace, "GRAPH_ZEROS", 1 << 17)
     product = tensors(6, 5, 7)
     gemm(*product)
@@ -347,7 +347,7 @@ def test_a_plan_is_carried_out(exchanged: bool, gpu: EmulatedDriver, monkeypatch
 
     m, n, k = 6, 5, 7
     sums = (2, n, m) if exchanged else (2, m, n)
-    made = Plan(probe, {}, exchanged, pad_b=True, sums=sums, done=5000, groups=3)
+    made = Plan(probe, {}, exchanged, pad_b=True, sums=sums, done=5000, numbers={"groups": 3})
     monkeypatch.setattr(prepared, "plan", lambda problem: made)
     bias = FakeTorch(aligned(numbers(n, dtype=np.float32)))
     for _ in range(2):
