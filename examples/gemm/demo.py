@@ -1,6 +1,7 @@
 """The demo: every kernel of the gallery compiled for an H200, run on this machine, and its result checked.
 
-It runs on a GPU if there is one, otherwise on the emulator. Exit status 1 if any result exceeds its error bound.
+It runs on a GPU if there is one, otherwise on the emulator, and prints a summary and a line for each run. Exit status 1
+if any result exceeds its error bound.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import sys
 import time
 
 from gallery import HOPPER, HOPPER_ARCH, Outcome, here, load, run
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 __all__ = ["main"]
+
+WIDE = 120
+"""Columns of a pipe or a file."""
+COLUMNS = {"error": 7, "/ bound": 7, "regs": 4, "shared": 6, "spills": 6, "time": 7}
+"""Behind the kernel, and how wide they are."""
 
 # Neither square nor multiples of a tile. Rows of the first one are aligned to 4 bytes only, those of the second one
 # to 16, so that both paths of a kernel with two paths run. Both are quick on the emulator.
@@ -26,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--arch", default="sm_90a", help="target to compile for where there is no GPU")
     parser.add_argument("--seed", type=int, default=0, help="for the random input")
     args = parser.parse_args(argv)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     entries = [e for e in here() if e not in HOPPER or args.arch == HOPPER_ARCH]
@@ -34,33 +39,42 @@ def main(argv: list[str] | None = None) -> int:
     for number, (entry, consts, size) in enumerate(jobs, 1):
         with console.status(f"{number}/{len(jobs)} {entry.kernel} {_size(size)}"):
             kernel = load(entry)
-            got = run(kernel, *size, consts, format=entry.formats[0], arch=args.arch, seed=args.seed)
-        console.print(f"{number}/{len(jobs)} {got.kernel}: {_size(size)} on {got.where} in {_time(got.seconds)}")
-        outcomes.append(got)
-    console.print(_table(outcomes))
-    wrong = [o for o in outcomes if not o.right]
-    verdict = f"{len(wrong)} of {len(outcomes)} WRONG" if wrong else f"all {len(outcomes)} right"
-    console.print(f"{verdict}, {time.perf_counter() - began:.1f} s in all")
-    return bool(wrong)
+            outcomes.append(run(kernel, *size, consts, format=entry.formats[0], arch=args.arch, seed=args.seed))
+    console.print(_summary(outcomes, time.perf_counter() - began), soft_wrap=True)
+    console.print(_table(outcomes, console.width))
+    return not all(o.right for o in outcomes)
 
 
-def _table(outcomes: list[Outcome]) -> Table:
-    """One row a run, under a line for each size; it fits in 80 columns."""
-    title = f"GEMM gallery for {outcomes[0].arch}: error of the worst element against float64"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("ran on", no_wrap=True)
-    for name in ("error", "bound", "regs", "shared", "spills", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _summary(outcomes: list[Outcome], seconds: float) -> str:
+    """Whether all are right, and the worst error relative to its bound."""
+    wrong = sum(not o.right for o in outcomes)
+    verdict = f"[bold red]{wrong} of {len(outcomes)} WRONG[/]" if wrong else f"all {len(outcomes)} right"
+    worst = max(outcomes, key=lambda o: (not o.right, _share(o)))
+    found = f"the worst error is {_share(worst):.2g} of its bound: {worst.kernel}, {_size(worst.size)}"
+    return f"{verdict}, in {_time(seconds)}; {found}"
+
+
+def _share(o: Outcome) -> float:
+    return o.error / o.bound
+
+
+def _table(outcomes: list[Outcome], width: int) -> Table:
+    """A line for each run, under one for each size. Names of kernels end where the others' columns begin."""
+    first, room = outcomes[0], width - sum(n + 1 for n in COLUMNS.values()) - 1
+    table = Table(title=f"GEMM gallery for {first.arch}, on {first.where}: the worst element against float64")
+    table.box, table.padding, table.title_justify = None, (0, 1, 0, 0), "left"
+    table.add_column("kernel", no_wrap=True)
+    for name, least in COLUMNS.items():
+        table.add_column(name, justify="right", min_width=least, no_wrap=True)
     last = None
     for o in outcomes:
         if o.size != last:
-            table.add_section()
             table.add_row(f"[bold]{_size(o.size)}[/]")
             last = o.size
+        kernel = o.kernel if len(o.kernel) <= room else f"{o.kernel[: room - 1]}…"
         error = f"{o.error:.1e}" if o.right else f"[bold red]{o.error:.1e}[/]"
-        numbers = (f"{o.bound:.1e}", str(o.registers), f"{o.shared} B", str(o.spills), _time(o.seconds))
-        table.add_row(o.kernel, o.where, error, *numbers)
+        share, kib = f"{_share(o):.2g}", f"{o.shared / 1024:.3g} K"
+        table.add_row(kernel, error, share, str(o.registers), kib, str(o.spills), _time(o.seconds))
     return table
 
 
