@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -132,9 +132,9 @@ def described_by(kind: str, size: tuple[int, int, int]) -> Any:
     return of
 
 
-def only_build() -> None:
+def jobs_of(sizes: Sequence[tuple[int, int, int]]) -> list[Any]:
     found: list[Any] = []
-    for size in SHAPES:
+    for size in sizes:
         for kind in ("plain", "promoted", "scaled", "rows"):
             of = described_by(kind, size)
             problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
@@ -142,8 +142,7 @@ def only_build() -> None:
             if kind == "scaled":
                 for candidate in candidates(problem):
                     found += jobs(of, candidate.plan(problem))
-        print(size, [str(c) for c in candidates(problem)], flush=True)
-    build(found)
+    return found
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------
@@ -326,25 +325,15 @@ def main() -> int:
     parser.add_argument("--build", action="store_true")
     parser.add_argument("--shapes", type=int, nargs="*", help="numbers of SHAPES; all unless given")
     args = parser.parse_args()
+    chosen = [SHAPES[i] for i in args.shapes or range(len(SHAPES))]
+    start = time.perf_counter()
+    build(jobs_of(chosen))
     if args.build:
-        only_build()
         return 0
     torch: Any = import_module("torch")
-    start, device = time.perf_counter(), open_device("bf16")
+    device = open_device("bf16")
     print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name(), flush=True)
     torch.backends.cuda.matmul.allow_tf32 = False
-    numbers: list[int] = args.shapes or list(range(len(SHAPES)))
-    chosen = [SHAPES[i] for i in numbers]
-    all_jobs: list[Any] = []
-    for size in chosen:
-        for kind in ("plain", "promoted", "scaled", "rows"):
-            of = described_by(kind, size)
-            problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
-            all_jobs += jobs(of, plan(problem))
-            if kind == "scaled":
-                for candidate in candidates(problem):
-                    all_jobs += jobs(of, candidate.plan(problem))
-    build(all_jobs)
     results: list[dict[str, Any]] = []
     for size in chosen:
         if time.perf_counter() - start > LIMIT - 50:

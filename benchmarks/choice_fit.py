@@ -32,9 +32,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.choice_times import PROCESSORS, as_row, of_row
+from benchmarks.choice_times import PROCESSORS, as_row, choice_f32, of_row
 from benchmarks.report import RESULTS, table
 from tiledsl.gemm import choice, ffma_choice
+from tiledsl.inspect.contenders import Size
 
 __all__ = [
     "F32",
@@ -120,10 +121,9 @@ def _f32_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
 
 
 def _f32_timed(shape: Measured) -> bool:
-    along, (*_, n, k) = shape.layout == "NT", shape.shape
-    a_align, b_align = (16 if extent % 4 == 0 else 4 for extent in (k, k if along else n))
-    chosen = ffma_choice.ranked_f32(1, *shape.shape, 2, 1 if along else 2, a_align=a_align, b_align=b_align)
-    return chosen[0][:3] in [v for _, v in shape.times]
+    batch, m, n, k = shape.shape
+    arguments, options = choice_f32(Size(m, n, k, batch), shape.layout)
+    return ffma_choice.ranked_f32(1, *arguments, **options)[0][:3] in [v for _, v in shape.times]
 
 
 def _columns(shapes: Sequence[Measured]) -> Any:

@@ -37,7 +37,7 @@ from tiledsl.gemm.choice import Variant, ranked
 from tiledsl.gemm.ffma_choice import CANDIDATES, plan_of, product_of, ranked_f32
 from tiledsl.gemm.operands import Operands as Described
 from tiledsl.gemm.operands import described
-from tiledsl.gemm.plan import by_variant, of_plan_f32
+from tiledsl.gemm.plan import by_variant, choice_of_f32, of_plan_f32
 from tiledsl.gemm.prepared import SOMEWHERE, Prepared
 from tiledsl.gemm.steps import Steps, problem_of, steps_of
 from tiledsl.gemm.warm_up import operands_of
@@ -49,7 +49,7 @@ from tiledsl.tune.carried import Carried
 from tiledsl.tune.search import Result, search
 from tiledsl.tune.workers import Worker, answered
 
-__all__ = ["COLUMNS", "Job", "as_row", "jobs_of", "main", "of_row", "sampled"]
+__all__ = ["COLUMNS", "Job", "as_row", "choice_f32", "jobs_of", "main", "of_row", "sampled"]
 
 ARCH, PROCESSORS = "sm_90a", 132
 COLUMNS = ("rows", "columns", "instances", "exchanged", "parts", "along_m", "groups", "along_n", "band")
@@ -138,9 +138,10 @@ def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: s
     product = batch, size.m, size.n, size.k
     found: list[tuple[Way, float]]
     if format == "f32":
-        b_unit, a_align, b_align = _f32_operands(size, layout)
-        options = ranked_f32(1 << 20, *product, 2, b_unit, a_align=a_align, b_align=b_align)
-        found = [((of.name, parts, whole), times.total) for of, parts, whole, times in options]
+        arguments, options = choice_f32(size, layout)
+        found = [
+            ((of.name, parts, whole), t.total) for of, parts, whole, t in ranked_f32(1 << 20, *arguments, **options)
+        ]
     else:
         found = [(v, times.total) for v, times in ranked(1 << 20, *product, (True, layout == "NT"))]
     near = [v for v, total in found if total <= WORSE * found[0][1]]
@@ -164,10 +165,16 @@ def _kind(v: Way) -> tuple[Any, ...]:
     return rows, instances, v.along_m, v.along_n, min(v.parts, 2), v.groups > 1, v.exchanged
 
 
-def _f32_operands(size: Size, layout: str) -> tuple[int, int, int]:
-    """The axis of stride 1 of B; the alignment of A and of B."""
-    a_align, b_align = (16 if extent % 4 == 0 else 4 for extent in (size.k, size.k if layout == "NT" else size.n))
-    return 1 if layout == "NT" else 2, a_align, b_align
+def choice_f32(size: Size, layout: str) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """The arguments of `ranked_f32`."""
+    arguments, options, _ = choice_of_f32(problem_of(_operands(size, layout, "f32"), 0.0, False, ARCH, PROCESSORS))
+    return arguments, options
+
+
+def _operands(size: Size, layout: str, format: str) -> Described:
+    """Of arrays that do not exist."""
+    dtype = DTYPES[format]
+    return operands_of(size.numbers, (dtype, dtype, dtype), layout, False, False, 0)
 
 
 def as_row(us: float, v: Way) -> list[Any]:
@@ -190,8 +197,8 @@ def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:
         return steps_of(of, problem, by_variant(problem, v), None)
     name, *more = v
     option = next(c for c in CANDIDATES if c.name == name), *more
-    b_unit, a_align, b_align = _f32_operands(size, layout)
-    product = product_of(size.batch, size.m, size.n, size.k, 2, b_unit, a_align, b_align, PROCESSORS)
+    arguments, options, _ = choice_of_f32(problem)
+    product = product_of(*arguments, options["a_align"], options["b_align"], PROCESSORS)
     return steps_of(of, problem, of_plan_f32(plan_of(option, product, early=True)), None)
 
 
@@ -200,8 +207,7 @@ def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:
 
 def _builds(size: Size, layout: str, v: Way) -> Iterator[tuple[Any, Any, str]]:
     """The kernels of a variant."""
-    dtype = DTYPES["bf16" if isinstance(v, Variant) else "f32"]
-    of = operands_of(size.numbers, (dtype, dtype, dtype), layout, False, False, 0)
+    of = _operands(size, layout, "bf16" if isinstance(v, Variant) else "f32")
     for step in _steps(of, size, layout, v).launches:
         values = step.values((*of.addresses, *SOMEWHERE), 0)
         yield step.kernel, *step.kernel.dispatcher.build_of(values, ARCH)

@@ -86,7 +86,6 @@ from tiledsl.gemm.ffma_tiles import (
     stash,
 )
 from tiledsl.gemm.parts import (
-    AT_ONCE,
     QUAD,
     is_own,
     leave,
@@ -295,7 +294,7 @@ def fastest(
         if own >= 0:
             vectors: int = x.shape[0] // QUAD
             wide = vectors_of_piece(vectors, GATHER)
-            count, at_once = shares(parts, vectors), max(1, min(GATHER, AT_ONCE // wide))
+            count = shares(parts, vectors)
             if t < used:
                 store_part(x, sums, part, own, t, used)
             meet(done, own, parts, vectors, found[:], t)
@@ -303,7 +302,7 @@ def fastest(
                 if is_own(share, found[:]) and t < used:
                     for j in range(cdiv(vectors // wide - share, count)):
                         first = (share + j * count) * wide
-                        y = sum_of_parts(sums, own, at_once, first, t, used, x[: QUAD * wide])
+                        y = sum_of_parts(sums, own, GATHER, first, t, used, x[: QUAD * wide])
                         for i in unroll(wide):
                             v, four = first + i, unrotated(y[QUAD * i : QUAD * i + QUAD], rotation)
                             m, n = vector_at(v, how) if SCHEDULE == "written" else element(t, v, how, rounds, across)

@@ -121,14 +121,13 @@ def finished(
     to: View[E],
     row: index,
     column: index,
-    alpha: f32 | float,
-    beta: f32 | float,
-    bias: Global[f32, Q] | None,
-    exchanged: bool,
-    add_c: bool,
-    epilogue: Epilogue,
+    ending: tuple[Any, ...],
 ) -> Fragment[E]:
-    """A part x of the product as it is stored in `to`, which begins at this row and column of C."""
+    """A part x of the product as it is stored in `to`, which begins at this row and column of C.
+
+    ending: alpha, beta, bias, EXCHANGED, ADD_C and EPILOGUE of the kernel.
+    """
+    alpha, beta, bias, exchanged, add_c, epilogue = ending
     kind = x.dtype
     y = kind(alpha) * x
     if add_c:
@@ -146,12 +145,7 @@ def store_columns(
     room: SharedTile[E],
     instance: index,
     instances: int,
-    alpha: f32 | float,
-    beta: f32 | float,
-    bias: Global[f32, Q] | None,
-    exchanged: bool,
-    add_c: bool,
-    epilogue: Epilogue,
+    ending: tuple[Any, ...],
 ):
     """Stores columns of the tile of item t, from its column `first` on, piece by piece through `room`."""
     by_tma, buffers = stored_by_tma(C), room.shape[0] // instances
@@ -159,7 +153,7 @@ def store_columns(
     for i in unroll(x.shape[1] // piece):
         n = tile((t.n.start + first) // piece + i, piece)
         to = C[t.batch, t.m, n]
-        y = finished(x.columns(i * piece, piece), to, t.m.start, n.start, alpha, beta, bias, exchanged, add_c, epilogue)
+        y = finished(x.columns(i * piece, piece), to, t.m.start, n.start, ending)
         via: Any = room[instance * buffers + i % buffers, :, :]
         if by_tma:
             store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
@@ -177,12 +171,7 @@ def store_share(
     gather: int,
     sums: Global[f32, P, R, J] | None,
     found: View[u32],
-    alpha: f32 | float,
-    beta: f32 | float,
-    bias: Global[f32, Q] | None,
-    exchanged: bool,
-    add_c: bool,
-    epilogue: Epilogue,
+    ending: tuple[Any, ...],
 ):
     """Adds up and stores what is this CTA's of a slice x, which begins at column `first` of the tile of item t."""
     wide, count = gathered_width(x.shape[1], gather), shares(groups, x.shape[1] // NARROW)
@@ -192,7 +181,7 @@ def store_share(
                 piece = share + i * count
                 n = tile((t.n.start + first) // wide + piece, wide)
                 y, to = add_up(x, t, gather, sums, piece), C[t.batch, t.m, n]
-                y = finished(y, to, t.m.start, n.start, alpha, beta, bias, exchanged, add_c, epilogue)
+                y = finished(y, to, t.m.start, n.start, ending)
                 store(y, to, vec=min(2 * C.dtype.bytes, C.align) if C.unit == 2 else C.dtype.bytes)
 
 
@@ -236,6 +225,7 @@ def hopper_fastest(
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
+    ending: Any = (alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE)
     scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
@@ -299,12 +289,7 @@ def hopper_fastest(
                 if GATHER:
                     if mine:
                         bring_slice(x, t, groups, sums, done, found[r.index, :])
-                        store_share(
-                            x, first, C, t, groups, GATHER, sums, found[r.index, :], alpha, beta, bias,
-                            EXCHANGED, ADD_C, EPILOGUE,
-                        )  # fmt: skip
+                        store_share(x, first, C, t, groups, GATHER, sums, found[r.index, :], ending)
                         leave(done, t.number, found[r.index, :], thread_of(x))
                 elif mine:
-                    store_columns(
-                        x, first, C, t, room, r.index, INSTANCES, alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE
-                    )
+                    store_columns(x, first, C, t, room, r.index, INSTANCES, ending)

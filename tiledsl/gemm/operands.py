@@ -163,9 +163,9 @@ def _described_scales(
             raise argument_error(GEMM, message, "pass both, the factors of an operand that has none being 1")
         info = describe(GEMM, name, value)
         if info.dtype != F32 or info.shape != shape:
-            turned = info.dtype == F32 and info.shape == (*shape[:-2], shape[-1], shape[-2])
+            transposed = info.dtype == F32 and info.shape == (*shape[:-2], shape[-1], shape[-2])
             message = f"{name} is {info.dtype} of shape {info.shape}; expected {expected}"
-            raise argument_error(GEMM, message, "pass its transposed view" if turned else "convert it")
+            raise argument_error(GEMM, message, "pass its transposed view" if transposed else "convert it")
         found.append(info)
     return found[0], found[1]
 

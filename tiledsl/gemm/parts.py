@@ -25,7 +25,6 @@ from tiledsl import (
 )
 
 __all__ = [
-    "AT_ONCE",
     "MOST_PARTS",
     "QUAD",
     "SHARES",
@@ -122,14 +121,15 @@ def leave(done: Any, number: index, found: View[u32], thread: index) -> None:
 
 @tile_function
 def sum_of_parts(
-    sums: Any, number: index, at_once: int, first: index, thread: index, threads: int, like: Fragment[Any]
+    sums: Any, number: index, gather: int, first: index, thread: index, threads: int, like: Fragment[Any]
 ) -> Fragment[Any]:
     """The sum over the parts of what a thread stored from vector `first` on, a fragment like `like`.
 
-    at_once: how many parts are loaded before the first is added; best a divisor of their number, or all of them if a
-    thread has registers. Others as of `store_part`.
+    gather: how many parts are loaded before the first is added, if a thread has registers; best a divisor of their
+    number, or all of them. Others as of `store_part`.
     """
     parts, total = sums.shape[0], fragment(like.shape, like.dtype)
+    at_once = max(1, min(gather, AT_ONCE // (like.shape[0] // QUAD)))
     # Without conditions: ptxas would wait for each load before it begins the next, to choose between it and zero.
     rest = parts % at_once
     for part in range(0, parts - rest, at_once):

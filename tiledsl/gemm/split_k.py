@@ -36,7 +36,7 @@ from tiledsl import (
     unroll,
     warp_id,
 )
-from tiledsl.gemm.parts import AT_ONCE, QUAD, as_quads, meet, of_quads, store_part, sum_of_parts, vectors_of_piece
+from tiledsl.gemm.parts import QUAD, as_quads, meet, of_quads, store_part, sum_of_parts, vectors_of_piece
 from tiledsl.lang.schedules import cdiv_any, in_bands, unwrapped
 
 __all__ = [
@@ -88,13 +88,13 @@ def part_item(
     across, within = (1, place.n) if parts else (place.n, 1)
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
     each = rows * columns
-    count, number = each * batches, 1 if groups is None else groups
+    count, clusters = each * batches, 1 if groups is None else groups
     if place.m * place.n > 1:
-        i = _of_gpc(i, count * number, grid_size() // (place.m * place.n))
+        i = _of_gpc(i, count * clusters, grid_size() // (place.m * place.n))
     group, first, along_k = 0, 0, tiles(k, sizes[2])
     if parts or groups is not None:
         i, group = i % count, i // count
-        steps, all_parts, part = cdiv_any(k, sizes[2]), number * within, group * within + (place.at_n if parts else 0)
+        steps, all_parts, part = cdiv_any(k, sizes[2]), clusters * within, group * within + (place.at_n if parts else 0)
         first, end = part * steps // all_parts * sizes[2], (part + 1) * steps // all_parts * sizes[2]
         along_k = tiles(min(k, end), sizes[2], start=first)
     row, column = in_bands(i % each, rows, columns, max(1, band // place.m))
@@ -215,6 +215,5 @@ def add_up(x: Fragment[Any], t: Any, gather: int, sums: Any, piece: index) -> Fr
     shape = x.shape[0], gathered_width(x.shape[1], gather)
     like = fragment(shape, x.dtype, x.layout).registers()
     vectors = like.shape[0] // QUAD
-    at_once = max(1, min(gather, AT_ONCE // vectors))
-    total = sum_of_parts(sums, t.number, at_once, piece * vectors, thread_of(x), x.layout.threads, like)
+    total = sum_of_parts(sums, t.number, gather, piece * vectors, thread_of(x), x.layout.threads, like)
     return fragment(shape, x.dtype, x.layout, init=total)
