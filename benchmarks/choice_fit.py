@@ -147,7 +147,7 @@ HOPPER = Model(
 F32 = Model(
     ffma_choice,
     (
-        *("STALL", "ROUND", "EACH", "STEP", "FRESH", "ACROSS", "ALONG", "RATES"),
+        *("STALL", "ROUND", "EACH", "STEP", "FRESH", "ACROSS", "ALONG", "TRANSPOSED", "RATES"),
         *("START", "L2", "PARTS", "ADDED", "EXCHANGED"),
     ),
     RESULTS / "ffma_times.jsonl",

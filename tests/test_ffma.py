@@ -13,10 +13,12 @@ import pytest
 from tiledsl import Fragment, index, relu, tile_function
 from tiledsl.backends.ptx.sass.report import sass_report
 from tiledsl.errors import TileError
+from tiledsl.gemm import gemm, plan
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, choose, plan_f32
-from tiledsl.gemm.plan import Plan
+from tiledsl.gemm.operands import described
+from tiledsl.gemm.plan import Plan, Problem
 from tiledsl.gemm.prepared import SOMEWHERE
 from tiledsl.gemm.steps import problem_of, steps_of
 from tiledsl.gemm.warm_up import operands_of
@@ -216,6 +218,47 @@ def test_small_products_launch_early_where_the_target_can() -> None:
     assert plan_f32(1, 256, 256, 256).consts["EARLY"] is True
     assert "EARLY" not in plan_f32(1, 256, 256, 256, early=False).consts
     assert "EARLY" not in plan_f32(1, 8192, 8192, 8192).consts
+
+
+LARGE = Problem(1, 4096, 2048, 1024, "f32", "f32", unit_b=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "copied"),
+    [
+        ({}, "b"),
+        ({"unit_b": 2}, ""),
+        ({"m": 128}, ""),
+        ({"tma_b": False}, "b"),
+        ({"unit_a": 1, "unit_b": 2, "unit_c": 1, "n": 4096}, ""),
+        ({"unit_a": 2, "unit_b": 1, "unit_c": 1, "n": 4096}, "a"),
+        ({"arch": "sm_80"}, ""),
+    ],
+    ids=repr,
+)
+def test_b_along_k_is_transposed_before_many_rows(given: dict[str, Any], copied: str) -> None:
+    """By columns, C is computed as a transposed product, whose B is A."""
+    made = plan.plan(LARGE._replace(**given))
+    assert ("a" if made.pad_a else "") + ("b" if made.pad_b else "") == copied
+    assert made.across_k is bool(copied)
+
+
+@pytest.mark.parametrize("size", [(1, 70, 90, 40), (2, 33, 30, 27)])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_products_of_a_transposed_copy(
+    size: tuple[int, int, int, int], by_columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if copies took no time."""
+    monkeypatch.setattr(plan, "PAD", -1e9)
+    A, B, C = _batches(*size)
+    B, C = _stored(B, "T"), _stored(C, "T" if by_columns else "N")
+    of = described(A, B, C, None, None, None)
+    problem = problem_of(of, 0.0, False, "sm_90a", 132)
+    plan.plan.cache_clear()
+    assert len(steps_of(of, problem, plan.plan(problem), None).launches) == 2
+    gemm(A, B, C, device="emulator")
+    plan.plan.cache_clear()
+    assert _right(A, B, C)
 
 
 def test_few_rows_have_flat_tiles() -> None:

@@ -100,6 +100,14 @@ def test_choices_are_right_in_kind(size: tuple[int, int, int], expected: str) ->
         assert made.exchanged and made.consts["BN"] == 16
 
 
+@pytest.mark.parametrize(
+    ("size", "band"),
+    [((16384, 2816, 1024), 4), ((1024, 16384, 1024), 16), ((2816, 16384, 1024), 22), ((12288, 12288, 1024), 16)],
+)
+def test_tiles_that_run_at_once_span_the_shorter_side(size: tuple[int, int, int], band: int) -> None:
+    assert choose(*size)["GROUP"] == band
+
+
 def test_consts_for_a_launch_of_the_kernel_itself_need_no_workspace() -> None:
     assert all(choose(*size)["SPLIT"] == 0 for size in ((64, 64, 65536), (16, 8192, 8192), (512, 512, 512)))
 

@@ -13,12 +13,12 @@ from typing import Any
 from tiledsl.gemm.choice import SHARED, Variant
 from tiledsl.lang import cdiv
 
-__all__ = ["apart_consts", "pays"]
+__all__ = ["COPY", "PAD", "apart_consts", "pays"]
 
 ORDER = 1.9
 """For 64 elements of a line to be put in order."""
 PAD, COPY = 1100, 4000
-"""A launch that pads takes PAD, and reads and writes at the rate COPY."""
+"""A launch that copies operands takes PAD, in ns, and reads and writes at the rate COPY, in bytes a ns."""
 SHALLOW = 128
 """Elements of k that are not worth steps of as many."""
 

@@ -81,9 +81,10 @@ always has enough, except at FEW_REGISTERS: beside a role more, or where warps s
 PROMOTED, SCALED = 96, 64
 """Registers of accumulators that leave enough for as many sums in f32; and for their scales: with 96 the kernel is 8%
 slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more."""
-LONG = 4096
-"""Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
-are written at the same time."""
+NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
+"""Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
+bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
+SPANNED = 26
 
 BK, MANY = 64, 16
 """Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
@@ -454,9 +455,18 @@ def _search(
         variant = c.variants[number]
         if variant.parts:
             return variant._replace(groups=int(groups[number]))
-        return variant._replace(band=8 if k >= LONG else 64 if variant.exchanged else 4)
+        return variant._replace(band=_band(variant, m, n))
 
     return found, times
+
+
+def _band(v: Variant, m: int, n: int) -> int:
+    if v.exchanged:
+        m, n = n, m
+    rows, columns = cdiv(m, v.tile[0]), cdiv(n, v.tile[1])
+    if columns <= min(SPANNED, rows - 1):
+        return NARROW_BAND
+    return WIDE_BAND if BAND < rows <= WIDE_BAND else BAND
 
 
 class Candidates(NamedTuple):

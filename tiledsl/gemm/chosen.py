@@ -65,7 +65,7 @@ def explain_choice(problem: Problem, top: int = 2) -> str:
     if chosen.kernel is hopper_fastest:
         lines.append(_of_hopper(problem, chosen, top))
     elif chosen.kernel is fastest:
-        sizes, options, _ = choice_of_f32(problem)
+        sizes, options, _ = choice_of_f32(problem, across_k=chosen.across_k)
         found = ranked_f32(top, *sizes, **options)
         labels = [
             f"{_shown(candidate.consts)}{f', k in {parts} parts' if parts > 1 else ''}"
@@ -86,7 +86,8 @@ def _notes(chosen: Plan) -> list[str]:
     if chosen.exchanged:
         notes.append("computed as the transposed product: rows of the tile are columns of C")
     if padded:
-        notes.append(f"{' and '.join(padded)} copied first, to rows that TMA can read")
+        why = "across k, in which order the kernel loads it faster" if chosen.across_k else "that TMA can read"
+        notes.append(f"{' and '.join(padded)} copied first, to rows {why}")
     if "APART" in chosen.consts:
         notes.append("operands that TMA cannot read as they are loaded in parts")
     parts = (chosen.consts.get("SPLIT") or 1) * (chosen.sums[0] if chosen.sums else 1)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
-from tiledsl.gemm.apart import apart_consts, pays
+from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
+from tiledsl.gemm.ffma_choice import PlanF32, plan_f32, ranked_f32
 from tiledsl.gemm.formats import FORMATS, Format
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.promoted import SLOTS
@@ -80,8 +80,8 @@ class Plan(NamedTuple):
     launched for each product of the batch. Of the consts ADD_C, EPILOGUE, EARLY and EXCHANGED it gets those that it
     has; they are not in `consts`.
 
-    pad_a, pad_b: the operand is first copied to a workspace that TMA can read; in its own order, or, with along_k,
-    along k. exchanged: the product is computed
+    pad_a, pad_b: the operand is first copied to a workspace, in aligned rows; in its own order, or, with along_k, along
+    k, or, with across_k, across it. exchanged: the product is computed
     as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
     zero before and after the launch; 0 for none. numbers: integer arguments by name. early: the kernels of this product
@@ -94,6 +94,7 @@ class Plan(NamedTuple):
     pad_a: bool = False
     pad_b: bool = False
     along_k: bool = False
+    across_k: bool = False
     sums: tuple[int, ...] | None = None
     done: int = 0
     numbers: Mapping[str, int] = {}
@@ -129,19 +130,32 @@ def _for_mma(problem: Problem) -> Plan:
 
 
 def _for_f32(problem: Problem) -> Plan:
-    """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns."""
+    """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns. A B
+    that is contiguous along k, which the kernel would transpose for each row of tiles, is transposed before if that
+    takes less time."""
     sizes, options, exchanged = choice_of_f32(problem)
-    return of_plan_f32(plan_f32(*sizes, **options), exchanged)
+    chosen = of_plan_f32(plan_f32(*sizes, **options), exchanged)
+    _, _, n, k, _, b_unit = sizes
+    if b_unit != 1 or "wgmma" not in TARGETS[problem.arch].features:
+        return chosen
+    copied, copied_options, _ = choice_of_f32(problem, across_k=True)
+    times = [ranked_f32(1, *sizes, **options)[0][3].total, ranked_f32(1, *copied, **copied_options)[0][3].total]
+    if times[0] <= times[1] + 1e-3 * (PAD + 2 * F32.bytes * max(problem.batch, 1) * n * k / COPY):
+        return chosen
+    chosen = of_plan_f32(plan_f32(*copied, **copied_options), exchanged)
+    return chosen._replace(pad_a=exchanged, pad_b=not exchanged, across_k=True)
 
 
 def of_plan_f32(chosen: PlanF32, exchanged: bool = False) -> Plan:
     """As a `Plan`."""
     done = chosen.done[0] if chosen.done else 0
-    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers={"whole": chosen.whole})
+    early, numbers = chosen.consts.get("EARLY", False), {"whole": chosen.whole}
+    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers, early=early)
 
 
-def choice_of_f32(problem: Problem) -> tuple[tuple[int, ...], dict[str, Any], bool]:
-    """The arguments of `plan_f32`, and whether the product is computed as a transposed one."""
+def choice_of_f32(problem: Problem, *, across_k: bool = False) -> tuple[tuple[int, ...], dict[str, Any], bool]:
+    """The arguments of `plan_f32`, and whether the product is computed as a transposed one. across_k: the kernel's B is
+    copied first."""
     batch, m, n, k = problem[:4]
     units = [unit or -1 for unit in (problem.unit_a, problem.unit_b)]
     aligned = [ALIGNED if by_tma else F32.bytes for by_tma in (problem.tma_a, problem.tma_b)]
@@ -149,6 +163,8 @@ def choice_of_f32(problem: Problem) -> tuple[tuple[int, ...], dict[str, Any], bo
     if exchanged:
         m, n, aligned = n, m, aligned[::-1]
         units = [unit if unit < 0 else 3 - unit for unit in reversed(units)]
+    if across_k:
+        units[1], aligned[1] = 2, ALIGNED
     options = {"a_align": aligned[0], "b_align": aligned[1], "processors": problem.processors}
     options |= {"batch_invariant": problem.batch_invariant}
     options |= {"early": "griddepcontrol" in TARGETS[problem.arch].features}

@@ -138,7 +138,7 @@ class _Builder:
         return Place(ROOM, dtype, shape, row_major(shape), at)
 
     def pad(self, plan: Plan) -> None:
-        """Replace operands by copies that TMA can read, which the first launch makes."""
+        """Replace operands by copies, which the first launch makes."""
         copies: list[Place] = []
 
         def copied(X: Place, across: bool) -> Place:
@@ -155,8 +155,8 @@ class _Builder:
             return X.strides[1] == 1 and X.strides[2] != 1
 
         a, b = self.a, self.b
-        self.a = copied(a, not plan.along_k and by_columns(a)) if plan.pad_a else a
-        self.b = copied(b, plan.along_k or by_columns(b)) if plan.pad_b else b
+        self.a = copied(a, plan.across_k or (by_columns(a) and not plan.along_k)) if plan.pad_a else a
+        self.b = copied(b, plan.along_k or (by_columns(b) and not plan.across_k)) if plan.pad_b else b
         if copies:
             kernel, names = (pad, "XY") if len(copies) == 2 else (pad_both, "XYZW")
             wide = [width(X.shape[2], X.dtype.bytes) for X in copies[1::2]]
