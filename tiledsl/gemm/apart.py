@@ -15,9 +15,9 @@ from tiledsl.lang import cdiv
 
 __all__ = ["COPY", "PAD", "apart_consts", "pays"]
 
-ORDER = 1.9
+ORDER = 2.2
 """For 64 elements of a line to be put in order."""
-PAD, COPY = 1100, 4000
+PAD, COPY = 500, 4000
 """A launch that copies operands takes PAD, in ns, and reads and writes at the rate COPY, in bytes a ns."""
 SHALLOW = 128
 """Elements of k that are not worth steps of as many."""
