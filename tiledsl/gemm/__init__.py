@@ -6,6 +6,7 @@
   `choice.py`: tile and parts for a Hopper GPU.
 - `grouped_gemm`, `masked_gemm` (`grouped_call.py`): groups of rows, each with a matrix of its own, whose sizes are in
   device memory; the kernel is in `grouped.py`.
+- `int4_gemm`, `pack_int4` (`int4_call.py`): weights of 4 bits, which go through registers; the kernel is in `int4.py`.
 - `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `bands.py`: the order of tiles.
 - `ffma.py`: fp32. `ffma_staged.py`: its loop for small tiles. `ffma_parts.py`: k in parts. `ffma_choice.py`: its plans.
 - `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read, or wgmma
@@ -17,7 +18,8 @@
 
 from tiledsl.gemm.call import gemm
 from tiledsl.gemm.grouped_call import grouped_gemm, masked_gemm
+from tiledsl.gemm.int4_call import Int4Weights, int4_gemm, pack_int4
 from tiledsl.gemm.warm_up import warmup
 from tiledsl.gemm.workspace import release
 
-__all__ = ["gemm", "grouped_gemm", "masked_gemm", "release", "warmup"]
+__all__ = ["Int4Weights", "gemm", "grouped_gemm", "int4_gemm", "masked_gemm", "pack_int4", "release", "warmup"]

@@ -21,7 +21,7 @@ from tiledsl.runtime.arrays import describe
 from tiledsl.runtime.driver import available
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
-__all__ = ["choose_grouped", "grouped_gemm", "masked_gemm"]
+__all__ = ["aligned_copy", "choose_grouped", "grouped_gemm", "masked_gemm"]
 
 BK = 64
 PROCESSORS = 132
@@ -130,7 +130,7 @@ def _call(
             _KNOWN[key] = known
     arrays = [A, B, result] if call.masked else [A[None], B, result[None]]
     for i, axis in known.unaligned:
-        arrays[i] = _padded(call, arrays[i], axis, device)
+        arrays[i] = aligned_copy(call, arrays[i], axis, device)
     hopper_grouped(*arrays, bounds, alpha, bias, device=device, EPILOGUE=epilogue, **known.consts)
     return result
 
@@ -270,10 +270,10 @@ def _unaligned(info: ArrayInfo) -> int:
     return -2 if axis == -2 else -1
 
 
-def _padded(call: Any, X: Any, axis: int, device: str | None) -> Any:
+def aligned_copy(call: Any, X: Any, axis: int, device: str | None) -> Any:
     """A copy of an operand with three axes, whose rows run along `axis` and are aligned."""
     if axis == -2:
-        return _padded(call, X.swapaxes(1, 2), -1, device).swapaxes(1, 2)
+        return aligned_copy(call, X.swapaxes(1, 2), -1, device).swapaxes(1, 2)
     copy = new_array(call, X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC))
     pad(X, copy, device=device)
     return copy[:, :, : X.shape[2]]

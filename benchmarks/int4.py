@@ -1,0 +1,163 @@
+"""Times products with weights of 4 bits on an H200: `int4_gemm` and variants of its tile, against cuBLAS in bf16.
+
+    python -m benchmarks.int4             # on an H200, with torch; some 2 minutes
+    python -m benchmarks.int4 --variants  # besides, other tiles and parts of k
+
+Each output is checked first. Rested: bursts of 3 ms after pauses of 6 ms, interleaved in random order; ratios are
+medians of those of a round. By CUDA graphs, weights and X not in L2. cuBLAS: the faster one of B in row order (NN) and
+along k (NT).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import RESULTS, table, write
+from tiledsl.compilation.parallel import build_all
+from tiledsl.gemm import int4_gemm, pack_int4
+from tiledsl.gemm.int4 import hopper_int4
+from tiledsl.gemm.int4_call import choose_int4, tile_consts
+from tiledsl.inspect.frameworks import open_device
+from tiledsl.inspect.timing import buffer_sets, interleave
+
+__all__ = ["main"]
+
+MATRICES = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (2112, 7168), (7168, 2048))
+"""Columns and rows of the weights."""
+ROWS = (1, 8, 16, 32, 64, 256, 4096)
+FEW = 32
+"""Rows up to which the goal is that of few rows."""
+GROUP = 128
+BOUND = 2.0**-7
+"""Of the error, as a share of the largest result: that of rounding to bf16, twice."""
+
+
+def sets_of(torch: Any, n: int, k: int, rows: tuple[int, ...]) -> dict[str, Any]:
+    """Operands that do not fit into L2 together. X has the rows of the most; fewer are its first."""
+    count = buffer_sets(n * k // 2, cold=True)
+    torch.manual_seed(n + k)
+    q = torch.randint(0, 16, (k, n), dtype=torch.uint8)
+    scales = (torch.rand(k // GROUP, n, device="cuda") / 8 + 0.05).to(torch.bfloat16)
+    packed = pack_int4(q, scales, group=GROUP)
+    exact = (q.cuda().float() - 8) * scales.float().repeat_interleave(GROUP, 0)
+    few = max(1, min(count, 40))
+    return {
+        "exact": exact,
+        "int4": [packed] + [pack_copy(packed) for _ in range(count - 1)],
+        "NN": [exact.to(torch.bfloat16).clone() for _ in range(min(few, max(2, count // 3)))],
+        "x": torch.randn(max(rows), k, device="cuda", dtype=torch.bfloat16),
+    }
+
+
+def pack_copy(packed: Any) -> Any:
+    return type(packed)(packed.words.clone(), packed.scales.clone(), None, packed.k, packed.n, packed.group)
+
+
+def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, variants: bool) -> dict[str, Any]:
+    x, weights = sets["x"][:m], sets["int4"]
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    dense, transposed = sets["NN"], sets["NT"]
+
+    def chosen(i: int) -> Any:
+        return int4_gemm(x, weights[i % len(weights)], out)
+
+    found: dict[str, Callable[[int], Any]] = {"int4_gemm": chosen}
+    found["cuBLAS NN"] = lambda i: torch.mm(x, dense[i % len(dense)], out=out)
+    found["cuBLAS NT"] = lambda i: torch.mm(x, transposed[i % len(transposed)].T, out=out)
+    jobs: list[Any] = []
+    if variants:
+        widths = sorted({w for w in (16, 32, 64, 128, 160, 176, 192) if w <= max(16, 2 * m) and (m < 4096 or w >= 128)})
+        for width in widths:
+            for split in (0, 2, 3, 4, 5, 6, 8) if m <= 256 else (0,):
+                tiles = -(-n // 128) * -(-m // width) * max(split, 1)
+                if split and tiles > 3 * 132:
+                    continue
+                consts = {**tile_consts(width, split), "EARLY": choose_int4(m, n, k)["EARLY"], "GROUP": GROUP}
+                name = f"BN={width} SPLIT={split}"
+                found[name] = variant(x, weights, out, consts)
+                jobs.append(job(x, weights[0], out, consts))
+    build_all(jobs)
+    return found
+
+
+def given(x: Any, w: Any, out: Any) -> tuple[Any, ...]:
+    """The arrays of the kernel."""
+    return w.words, x[None].swapaxes(1, 2), out[None].swapaxes(1, 2), w.scales
+
+
+def job(x: Any, w: Any, out: Any, consts: dict[str, Any]) -> tuple[Any, Any, str]:
+    """What is compiled."""
+    dispatcher = hopper_int4.dispatcher
+    return hopper_int4, *dispatcher.build_of(dispatcher.launcher.bind(given(x, w, out), consts), "sm_90a")
+
+
+def variant(x: Any, weights: Any, out: Any, consts: dict[str, Any]) -> Callable[[int], Any]:
+    def launch(i: int) -> Any:
+        w = weights[i % len(weights)]
+        hopper_int4(*given(x, w, out), **consts)
+        return out
+
+    return launch
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--matrices", type=int, nargs="*", help="numbers of MATRICES; all unless given")
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    torch: Any = import_module("torch")
+    device, start = open_device("bf16"), time.perf_counter()
+    lines: list[tuple[str, ...]] = []
+    cases: list[dict[str, Any]] = []
+    for n, k in [MATRICES[i] for i in args.matrices or range(len(MATRICES))]:
+        sets = sets_of(torch, n, k, tuple(args.rows))
+        sets["NT"] = [w.T.contiguous() for w in sets["NN"]]
+        for m in args.rows:
+            every = contenders(torch, sets, m, n, k, args.variants)
+            exact = sets["x"][:m].float() @ sets["exact"]
+            for name, launch in list(every.items()):
+                try:
+                    found = launch(0).float()
+                except Exception as error:  # of a variant that does not fit
+                    print(f"  {name}: {str(error)[:200]}", flush=True)
+                    del every[name]
+                    continue
+                if not float((found - exact).abs().max()) <= BOUND * float(exact.abs().max()):
+                    raise RuntimeError(f"{name} is wrong at {m}x{n}x{k}")
+            graphed = max(4, min(40, int(2e11 / (m * n * k)) + len(sets["int4"])))
+            times = interleave(device, every, rounds=5, seconds=0.003, rest=0.006, graphed=graphed)
+            best = min(("cuBLAS NN", "cuBLAS NT"), key=times.median)
+            ratio = statistics.median(times.speed_ratios("int4_gemm", best))
+            us = times.median("int4_gemm") * 1e3
+            rate = (n * k / 2 + n * k / GROUP * 2) / us / 1e6
+            lines.append((f"{m}x{n}x{k}", f"{us:.2f}", f"{ratio:.2f}", best[-2:], f"{rate:.2f}"))
+            cases.append({"m": m, "n": n, "k": k, "us": us, "ratio": ratio})
+            shown = sorted(every, key=times.median)[:4] if args.variants else []
+            more = ", ".join(f"{name} {times.median(name) * 1e3:.2f}" for name in shown)
+            print(f"  {m}x{n}x{k}: {us:.2f} us, {ratio:.2f} of cuBLAS, {rate:.2f} TB/s; {more}", flush=True)
+        del sets
+        torch.cuda.empty_cache()
+    print(f"{time.perf_counter() - start:.0f} s")
+    of = [("M to 32", lambda m: m <= FEW), ("M of 4096", lambda m: m == 4096)]
+    means = [
+        (name, f"{statistics.geometric_mean(r):.2f}", f"{min(r):.2f}")
+        for name, holds in of
+        if (r := [c["ratio"] for c in cases if holds(c["m"])])
+    ]
+    header = ("M x N x K", "us", "speed / cuBLAS bf16", "its layout", "weights, TB/s")
+    text = table(("rows", "mean", "worst"), means) + "\n\n" + table(header, lines)
+    write("int4", "Weights of 4 bits (groups of 128) against cuBLAS in bf16", text, {"cases": cases}, args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""`pack_int4` and `int4_gemm`: products with weights of 4 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiledsl.gemm.choice import TOGETHER
+from tiledsl.gemm.epilogue import plain
+from tiledsl.gemm.grouped_call import aligned_copy
+from tiledsl.gemm.hopper_tiles import piece_width
+from tiledsl.gemm.int4 import DEEP, HALF, ROWS, hopper_int4
+from tiledsl.gemm.operands import new_array
+from tiledsl.gemm.split_k import slice_width
+from tiledsl.lang import cdiv
+from tiledsl.runtime.arrays import describe
+from tiledsl.signatures.specialize import ArrayInfo, argument_error
+
+__all__ = ["Int4Weights", "choose_int4", "int4_gemm", "pack_int4"]
+
+GROUPS = (32, 64, 128)
+"""Elements of k that may have one scale."""
+FLOATS = ("bf16", "f16", "f32")
+
+
+class _Function(NamedTuple):
+    name: str
+
+
+PACK, GEMM = _Function("pack_int4"), _Function("int4_gemm")
+"""What errors name."""
+
+
+@dataclass(frozen=True)
+class Int4Weights:
+    """Weights [k, n] as the kernel reads them: (q - zero point) * scale, q and the zero point from 0 to 15.
+
+    words: u32 [n / 64, k / 32, 256], 8 weights each. scales: [k / group, n]. zeros: u8 [k / group, n], or None where
+    all are 8. Extents are rounded up; n to whole multiples of 64.
+    """
+
+    words: Any
+    scales: Any
+    zeros: Any
+    k: int
+    n: int
+    group: int
+
+    def __repr__(self) -> str:
+        return f"Int4Weights(k={self.k}, n={self.n}, group={self.group}{', zeros' if self.zeros is not None else ''})"
+
+
+def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> Int4Weights:
+    """Weights of 4 bits in the order in which `int4_gemm` reads them, on the host: once for each matrix.
+
+    q: [K, N], integers from 0 to 15. scales: [K / group rounded up, N], of bf16, f16 or f32. zeros: integers from 0 to
+    15 of the same shape; 8 if there are none, which makes weights from -8 to 7. group: 32, 64 or 128 elements of k that
+    have one scale. All of NumPy or of torch; the result is where `scales` is. Raises KernelArgumentError.
+    """
+    info = describe(PACK, "scales", scales)
+    if group not in GROUPS:
+        raise argument_error(PACK, f"group is {group!r}; expected one of {GROUPS}", "repeat or split the scales")
+    numbers = _numbers("q", q)
+    if numbers.ndim != 2:
+        raise argument_error(PACK, f"q has the shape {numbers.shape}; expected [K, N]", "pass one matrix")
+    k, n = numbers.shape
+    shape, known = (cdiv(k, group), n), info.dtype.name in FLOATS
+    if info.shape != shape or not known:
+        message = f"scales are {info.dtype} of shape {info.shape}; expected bf16, f16 or f32 of shape {shape}"
+        raise argument_error(PACK, message, f"pass one for each {group} of k and each column")
+    points = None
+    if zeros is not None:
+        points = _numbers("zeros", zeros)
+        if points.shape != shape:
+            message = f"zeros have the shape {points.shape}; expected {shape}"
+            raise argument_error(PACK, message, "pass one for each scale")
+        points = _like(scales, _padded(points.astype(np.uint8), shape[0], _whole(n), 8))
+    columns = new_array(PACK, scales, (shape[0], _whole(n)))
+    columns[...] = 0
+    columns[:, :n] = scales
+    return Int4Weights(_like(scales, _words(numbers.astype(np.uint32))), columns, points, k, n, group)
+
+
+def _words(q: Any) -> Any:
+    """8 weights a word, in the order of the registers of the left operand of wgmma. (PTX ISA: wgmma.mma_async,
+    register fragments.)"""
+    k, n = q.shape
+    deep, wide = cdiv(k, DEEP), _whole(n) // ROWS
+    # By k: block, product, half, lane of four, pair; by n: block, warp, half, lane of eight.
+    whole = _padded(q, deep * DEEP, wide * ROWS, 8).reshape(deep, 4, 2, 4, 2, wide, 4, 2, 8)
+    found = np.zeros((wide, deep, 4, 8, 4, 4), np.uint32)
+    for half in range(2):
+        for lower in range(2):
+            for pair in range(2):
+                some = whole[:, :, half, :, pair, :, :, lower].transpose(3, 0, 4, 5, 2, 1)
+                found |= some << np.uint32(4 * (lower + 2 * half) + 16 * pair)
+    return found.reshape(wide, 2 * deep, HALF)
+
+
+def _whole(n: int) -> int:
+    return cdiv(n, ROWS) * ROWS
+
+
+def _padded(x: Any, rows: int, columns: int, filled: int) -> Any:
+    found = np.full((rows, columns), filled, x.dtype)
+    found[: x.shape[0], : x.shape[1]] = x
+    return found
+
+
+def _numbers(name: str, x: Any) -> Any:
+    """As an array of NumPy; checked."""
+    info = describe(PACK, name, x)
+    found = np.asarray(x if isinstance(x, np.ndarray) else x.cpu().numpy())
+    if found.dtype.kind not in "iu" or (found.size and not 0 <= int(found.min()) <= int(found.max()) <= 15):
+        of = f"{info.dtype}" if found.dtype.kind not in "iu" else f"from {found.min()} to {found.max()}"
+        raise argument_error(PACK, f"{name} is {of}; expected integers from 0 to 15", "add 8 to signed weights")
+    return found
+
+
+def _like(other: Any, x: Any) -> Any:
+    """An array of NumPy, in the library and the memory of `other`."""
+    found = new_array(PACK, other, ()) if not isinstance(other, np.ndarray) else None
+    if found is None:
+        return x
+    import torch  # pyright: ignore[reportMissingImports] - no dependency
+
+    return torch.from_numpy(x).to(found.device)
+
+
+def int4_gemm(
+    X: Any,
+    W: Int4Weights,
+    C: Any = None,
+    alpha: float = 1.0,
+    bias: Any = None,
+    epilogue: Any = plain,
+    device: str | None = None,
+) -> Any:
+    """C = epilogue(alpha X W); returns C.
+
+    X: [M, K] of bf16 or f16, any strides; what TMA cannot read is copied first. W: of `pack_int4`. C: [M, N] of bf16,
+    f16 or f32, a new array of X's dtype if it is None. bias: [N] of f32, added to alpha X W by an epilogue function.
+    The tensor cores add up (q - zero point) x over a group of k, from zero, and threads add these sums, each times its
+    scale: sum = fma(partial, scale, sum), in f32. Where k is cut, each part is added up so, and then the parts.
+    """
+    x = describe(GEMM, "X", X)
+    if len(x.shape) != 2 or x.shape[1] != W.k:
+        message = f"X has the shape {x.shape}; expected [M, {W.k}], as the weights are [{W.k}, {W.n}]"
+        raise argument_error(GEMM, message, "pass rows of K elements")
+    if x.dtype.name not in ("bf16", "f16"):
+        raise argument_error(GEMM, f"X is {x.dtype}; expected bf16 or f16", "convert it")
+    m = x.shape[0]
+    result = new_array(GEMM, X, (m, W.n)) if C is None else C
+    c = describe(GEMM, "C", result)
+    if c.shape != (m, W.n) or c.dtype.name not in FLOATS:
+        message = f"C is {c.dtype} of shape {c.shape}; expected bf16, f16 or f32 of shape {(m, W.n)}"
+        raise argument_error(GEMM, message, "pass C so, or leave it out")
+    if 0 in (m, W.n):
+        return result
+    operand = X[None] if _read_by_tma(x) else aligned_copy(GEMM, X[None], -1, device)
+    consts = choose_int4(m, W.n, W.k, c.dtype.bytes)
+    hopper_int4(
+        W.words, operand.swapaxes(1, 2), result[None].swapaxes(1, 2), W.scales, W.zeros, alpha, bias,
+        device=device, GROUP=W.group, EPILOGUE=epilogue, **consts,
+    )  # fmt: skip
+    return result
+
+
+def _read_by_tma(x: ArrayInfo) -> bool:
+    return x.unit_axis() == 1 and x.alignment(1) == 16
+
+
+# -- the choice ------------------------------------------------------------------------------------
+
+BK = 128
+PROCESSORS = 132
+SHARED_BYTES = 225 << 10
+WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
+STEP, COLUMN = 0.26, 0.00475
+"""Microseconds of a step of 128 of k: reading and unpacking the weights, and for each column of a tile."""
+STARTED, STORED, SPLIT = 1.5, 0.012, 0.6
+"""Of a tile; of storing it, for each column; of each doubling of the parts of k."""
+EARLY = 50.0
+"""Microseconds; products that are shorter gain from an early launch."""
+
+
+def tile_consts(columns: int, split: int, result: int = 2) -> dict[str, Any]:
+    """The consts of `hopper_int4` for tiles of 128 columns of the weights and so many rows of X, with as many stages as
+    there is room for. result: bytes of an element of C."""
+    width = slice_width(split, columns) if split else columns
+    staged = (1 if split else 2) * 128 * result * piece_width(width, result, columns)
+    received = (split - 1) * 128 * width * 4 if split else 0
+    stage = 128 * BK // 2 + columns * BK * 2 + 128 * 4 * (4 + 1)
+    return {"BN": columns, "SPLIT": split, "STAGES": min(16, (SHARED_BYTES - staged - received) // stage)}
+
+
+@cache
+def choose_int4(m: int, n: int, k: int, result: int = 2) -> dict[str, Any]:
+    """The consts of `hopper_int4` for a product of m x n x k."""
+
+    def microseconds(columns: int, split: int) -> float:
+        parts = max(split, 1)
+        waves = cdiv(cdiv(n, 128) * cdiv(m, columns) * parts, TOGETHER[parts])
+        steps = cdiv(cdiv(k, BK), parts)
+        reduced = SPLIT * parts.bit_length() if split else 0.0
+        return waves * (steps * (STEP + COLUMN * columns) + STARTED + STORED * columns) + reduced
+
+    options = [(w, s) for w in WIDTHS for s in (0, *range(2, 9)) if w < 2 * m + 16 and s <= max(1, cdiv(k, BK) // 2)]
+    columns, split = min(options, key=lambda option: microseconds(*option))
+    return {**tile_consts(columns, split, result), "EARLY": microseconds(columns, split) < EARLY}
