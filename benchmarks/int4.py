@@ -73,17 +73,27 @@ def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, variant
     found["cuBLAS NT"] = lambda i: torch.mm(x, transposed[i % len(transposed)].T, out=out)
     jobs: list[Any] = []
     if variants:
-        widths = sorted({w for w in (16, 32, 64, 128, 160, 176, 192) if w <= max(16, 2 * m) and (m < 4096 or w >= 128)})
-        for width in widths:
-            for split in (0, 2, 3, 4, 5, 6, 8) if m <= 256 else (0,):
-                tiles = -(-n // 128) * -(-m // width) * max(split, 1)
-                if split and tiles > 3 * 132:
-                    continue
-                consts = {**tile_consts(width, split), "EARLY": choose_int4(m, n, k)["EARLY"], "GROUP": GROUP}
-                name = f"BN={width} SPLIT={split}"
-                found[name] = variant(x, weights, out, consts)
-                jobs.append(job(x, weights[0], out, consts))
+        for rows, bk, width, split in tiles_for(m, n, k):
+            consts = tile_consts(width, split, rows=rows, bk=bk)
+            consts |= {"EARLY": choose_int4(m, n, k)["EARLY"], "GROUP": GROUP}
+            found[f"{rows}x{width}x{bk}/{max(1, split)}"] = variant(x, weights, out, consts)
+            jobs.append(job(x, weights[0], out, consts))
     build_all(jobs)
+    return found
+
+
+def tiles_for(m: int, n: int, k: int) -> list[tuple[int, int, int, int]]:
+    """Tiles and parts of k that may be fast."""
+    if m > 256:
+        return [(128, 128, width, 0) for width in (128, 160, 176)]
+    widths = sorted({min(w for w in (16, 32, 64, 128, 256) if w >= min(x, 128)) for x in (m, 2 * m)})
+    found: list[tuple[int, int, int, int]] = []
+    for rows, width in ((rows, width) for rows in (64, 128) for width in widths):
+        tiles = -(-n // rows) * -(-m // width)
+        for split in (0, 2, 3, 4, 6, 8):
+            ctas = tiles * max(split, 1)
+            if (48 < ctas <= 264 or split == 0) and ctas > 24:
+                found += [(rows, bk, width, split) for bk in (128, 256, 512) if bk * (width * 2 + rows // 2) < 60000]
     return found
 
 

@@ -122,6 +122,7 @@ def multiply(
                 s.w.load(warp // 4, 2 * i + warp % 4 // 2, warp % 2 * (HALF // 2) + lane * 4, vec=16)
                 for i in range(s.w.shape[1] // 2)
             ]
+            products: list[Any] = []
             for g in unroll(s.scale.shape[0]):
                 if zeros is None:
                     offsets = [u32(BASE[dtype] + MIDDLE * ONES) for _ in range(2)]
@@ -133,11 +134,13 @@ def multiply(
                     a = unpacked(words[step // 4][step % 4], mask, offsets, dtype)
                     left = fragment((shape[0], 16), dtype, product.a, init=a)
                     product = wgmma(left, x[16 * step : 16 * step + 16, :], product)
+                products.append(product)
+            for g in unroll(len(products)):
                 scales = [f32(s.scale[g, row + 8 * i]) for i in range(2)]
                 factors = fragment(total.registers().shape, f32)
                 for i in unroll(factors.shape[0]):
                     factors[i] = scales[i % 4 // 2]
-                total = product.wait() * fragment(shape, f32, total.layout, init=factors) + total
+                total = products[g].wait() * fragment(shape, f32, total.layout, init=factors) + total
     return total
 
 
@@ -188,7 +191,8 @@ def hopper_int4(
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    with role("load", registers=24, threads=1):
+    loading, multiplying = (24, 240) if BN > 128 else (40, 232)
+    with role("load", registers=loading, threads=1):
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
@@ -200,7 +204,7 @@ def hopper_int4(
                     tma_load(scales[groups, t.m], s.scale)
                     if zeros is not None:
                         tma_load(zeros[groups, t.m], s.zero)
-    with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
+    with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
         for t in work:
             with r.turn("multiply"):

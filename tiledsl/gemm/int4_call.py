@@ -187,14 +187,15 @@ EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
 
-def tile_consts(columns: int, split: int, result: int = 2) -> dict[str, Any]:
-    """The consts of `hopper_int4` for tiles of 128 columns of the weights and so many rows of X, with as many stages as
-    there is room for. result: bytes of an element of C."""
-    width = slice_width(split, columns) if split else columns
+def tile_consts(columns: int, split: int, result: int = 2, *, rows: int = 128, bk: int = BK) -> dict[str, Any]:
+    """The consts of `hopper_int4` for tiles of so many columns of the weights (`rows`) and rows of X (`columns`), with
+    as many stages as there is room for. result: bytes of an element of C."""
+    width, instances = slice_width(split, columns) if split else columns, 128 // rows
     staged = (1 if split else 2) * 128 * result * piece_width(width, result, columns)
-    received = (split - 1) * 128 * width * 4 if split else 0
-    stage = 128 * BK // 2 + columns * BK * 2 + 128 * 4 * (4 + 1)
-    return {"BN": columns, "SPLIT": split, "STAGES": min(16, (SHARED_BYTES - staged - received) // stage)}
+    received = (split - 1) * rows * width * 4 if split else 0
+    stage = rows * bk // 2 + columns * bk * 2 + rows * 5 * bk // 32
+    stages = min(16, (SHARED_BYTES - staged - received) // stage)
+    return {"BM": rows, "BN": columns, "BK": bk, "INSTANCES": instances, "SPLIT": split, "STAGES": stages}
 
 
 @cache
