@@ -23,7 +23,7 @@ from benchmarks.report import RESULTS, table, write
 from tiledsl.compilation.parallel import build_all
 from tiledsl.gemm import int4_gemm, pack_int4
 from tiledsl.gemm.int4 import hopper_int4
-from tiledsl.gemm.int4_call import choose_int4, tile_consts
+from tiledsl.gemm.int4_call import Tile
 from tiledsl.inspect.frameworks import open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
 
@@ -74,8 +74,7 @@ def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, variant
     jobs: list[Any] = []
     if variants:
         for rows, bk, width, split in tiles_for(m, n, k):
-            consts = tile_consts(width, split, rows=rows, bk=bk)
-            consts |= {"EARLY": choose_int4(m, n, k)["EARLY"], "GROUP": GROUP}
+            consts = Tile(rows, width, bk, split).consts() | {"EARLY": m < 4096, "GROUP": GROUP}
             found[f"{rows}x{width}x{bk}/{max(1, split)}"] = variant(x, weights, out, consts)
             jobs.append(job(x, weights[0], out, consts))
     build_all(jobs)

@@ -390,6 +390,38 @@ def promoted_sums() -> None:
         assert torch.equal(found.cpu(), expected), (a, b)
 
 
+def int4_weights() -> None:
+    """Bits of the emulator, for whole numbers exact ones, and in a captured graph."""
+    import torch
+
+    from tiledsl.gemm import int4_gemm, pack_int4
+
+    for dtype, zeros, out in ((torch.bfloat16, False, None), (torch.float16, True, torch.float32)):
+        for m, n, k, group in ((1, 4096, 4096, 128), (40, 200, 1000, 64), (300, 330, 640, 32), (700, 1160, 2048, 128)):
+            q, groups = torch.randint(0, 16, (k, n)), -(-k // group)
+            scales = (torch.rand(groups, n) / 4 + 0.1).to(dtype)
+            points = torch.randint(0, 16, (groups, n)) if zeros else None
+            X = torch.randn(m, k).to(dtype)
+            W = pack_int4(q, scales.cuda(), points, group=group)
+            C = torch.empty(m, n, dtype=out or dtype, device="cuda")
+            found = int4_gemm(X.cuda(), W, C)
+            if m * n * k < 1 << 26:
+                expected = torch.empty(m, n, dtype=C.dtype)
+                int4_gemm(X, pack_int4(q, scales, points, group=group), expected, device="emulator")
+                assert torch.equal(found.cpu(), expected), (dtype, m, n, k)
+            spread = [x.double().repeat_interleave(group, 0)[:k] for x in (scales, points if zeros else 8 + 0 * scales)]
+            exact = X.double() @ ((q - spread[1]) * spread[0])
+            error = (found.cpu().double() - exact).abs().max() / exact.abs().max()
+            assert error < 2.0**-7, (dtype, m, n, k, float(error))
+    graph = torch.cuda.CUDAGraph()
+    X, C = X.cuda(), torch.zeros_like(C)
+    with torch.cuda.graph(graph):
+        int4_gemm(X, W, C)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(C, found)
+
+
 def _scaled(a: str, b: str, m: int, n: int, k: int) -> tuple[Any, Any, Any, Any]:
     """Random operands that round, and scales of their blocks, of very different sizes."""
     import torch

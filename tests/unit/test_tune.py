@@ -358,7 +358,7 @@ import argparse
 from tests.unit.tune_stubs import open_stub
 from tests.unit.test_tune import tune
 from pathlib import Path
-tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1", "--sizes", "64")
+tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1,2,4", "--sizes", "64")
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     tuner = subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True)
@@ -366,12 +366,12 @@ tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1", "--sizes", "64")
     lines: list[str] = []
     for line in tuner.stdout:
         lines.append(line)
-        if line.startswith("[2/6"):
+        if line.startswith("[2/18"):
             tuner.send_signal(signal.SIGINT)
             break
     rest = tuner.stdout.read()
     assert tuner.wait(30) != 0
-    known = re.search(r"(\d) of 6 results are in", rest)
+    known = re.search(r"(\d+) of 18 results are in", rest)
     assert known is not None and "the same command goes on from there" in rest
     written = (file.parent / "records.jsonl").read_text()
     assert len(written.splitlines()) == int(known[1]) >= 2 and written.endswith("\n")

@@ -69,6 +69,8 @@ E = TypeVar("E", bound=Scalar)
 ROWS, DEEP = 64, 64
 """Columns of the weights and elements of k that are packed together: a warp has 16 of the columns, and a lane four
 words of them."""
+BOX = 128
+"""Bytes: where TMA writes begins at a multiple of so many."""
 HALF = 256
 """Words of two warps: a box of TMA has no longer rows."""
 
@@ -87,6 +89,8 @@ EMULATED = {bf16: partial(_difference, dtype=ml_dtypes.bfloat16), f16: partial(_
 ONES = 0x00010001
 BASE = {bf16: 0x4300 * ONES, f16: 0x6400 * ONES}
 """Twice 128.0 or 1024.0, whose last bits stand for 1."""
+HELD = 64
+"""Registers of sums of groups that wait together: while the tensor cores multiply, the next group is unpacked."""
 MIDDLE = 8
 """The zero point where none is given."""
 
@@ -108,6 +112,14 @@ def unpacked(word: u32, mask: u32, offsets: list[u32], dtype: Any) -> Fragment[A
 
 
 @tile_function
+def zero_point(s: Any, zeros: Any, group: int, row: index, dtype: Any) -> u32:
+    """What is taken from the weights of a row in a group, twice."""
+    if zeros is None:
+        return u32(BASE[dtype] + MIDDLE * ONES)
+    return u32(s.zero[group, row]) * ONES + BASE[dtype]
+
+
+@tile_function
 def multiply(
     ring: Any, t: WorkItem, B: Memory[Any], shape: tuple[int, int], group: int, zeros: Any, mask: u32
 ) -> Fragment[f32]:
@@ -122,25 +134,24 @@ def multiply(
                 s.w.load(warp // 4, 2 * i + warp % 4 // 2, warp % 2 * (HALF // 2) + lane * 4, vec=16)
                 for i in range(s.w.shape[1] // 2)
             ]
-            products: list[Any] = []
-            for g in unroll(s.scale.shape[0]):
-                if zeros is None:
-                    offsets = [u32(BASE[dtype] + MIDDLE * ONES) for _ in range(2)]
-                else:
-                    offsets = [u32(s.zero[g, row + 8 * i]) * ONES + BASE[dtype] for i in range(2)]
-                product: Any = wgmma.accumulator(shape, f32)
-                for i in unroll(group // 16):
-                    step = g * (group // 16) + i
-                    a = unpacked(words[step // 4][step % 4], mask, offsets, dtype)
-                    left = fragment((shape[0], 16), dtype, product.a, init=a)
-                    product = wgmma(left, x[16 * step : 16 * step + 16, :], product)
-                products.append(product)
-            for g in unroll(len(products)):
-                scales = [f32(s.scale[g, row + 8 * i]) for i in range(2)]
-                factors = fragment(total.registers().shape, f32)
-                for i in unroll(factors.shape[0]):
-                    factors[i] = scales[i % 4 // 2]
-                total = products[g].wait() * fragment(shape, f32, total.layout, init=factors) + total
+            groups: int = s.scale.shape[0]
+            at_once = max(1, min(groups, HELD // (shape[1] // 2)))
+            for first in unroll(0, groups, at_once):
+                products: list[Any] = []
+                for g in unroll(first, min(first + at_once, groups)):
+                    offsets = [zero_point(s, zeros, g, row + 8 * i, dtype) for i in range(2)]
+                    product: Any = wgmma.accumulator(shape, f32)
+                    for i in unroll(g * group // 16, (g + 1) * group // 16):
+                        a = unpacked(words[i // 4][i % 4], mask, offsets, dtype)
+                        left = fragment((shape[0], 16), dtype, product.a, init=a)
+                        product = wgmma(left, x[16 * i : 16 * i + 16, :], product)
+                    products.append(product)
+                for i in unroll(len(products)):
+                    scales = [f32(s.scale[first + i, row + 8 * j]) for j in range(2)]
+                    factors = fragment(total.registers().shape, f32)
+                    for j in unroll(factors.shape[0]):
+                        factors[j] = scales[j % 4 // 2]
+                    total = products[i].wait() * fragment(shape, f32, total.layout, init=factors) + total
     return total
 
 
@@ -177,7 +188,7 @@ def hopper_int4(
     room: Any = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     words = shared((BM // ROWS, BK // DEEP * 2, HALF), u32, layout=row_major)
     factors = shared((BK // GROUP, BM), scales.dtype, layout=row_major)
-    points: Any = None if zeros is None else shared((BK // GROUP, BM), u8, layout=row_major)
+    points: Any = None if zeros is None else shared((BK // GROUP, BOX), u8, layout=row_major)
     ring: Any = (
         Ring(STAGES, w=words, b=staging(B, BK, BN), scale=factors)
         if zeros is None
@@ -203,7 +214,7 @@ def hopper_int4(
                     groups = tile(k.start // BK, BK // GROUP)
                     tma_load(scales[groups, t.m], s.scale)
                     if zeros is not None:
-                        tma_load(zeros[groups, t.m], s.zero)
+                        tma_load(zeros[groups, tile(0, BOX) + t.m.start], s.zero)
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
         for t in work:

@@ -175,40 +175,59 @@ def _read_by_tma(x: ArrayInfo) -> bool:
 
 # -- the choice ------------------------------------------------------------------------------------
 
-BK = 128
-PROCESSORS = 132
 SHARED_BYTES = 225 << 10
-WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
-STEP, COLUMN = 0.26, 0.00475
-"""Microseconds of a step of 128 of k: reading and unpacking the weights, and for each column of a tile."""
-STARTED, STORED, SPLIT = 1.5, 0.012, 0.6
-"""Of a tile; of storing it, for each column; of each doubling of the parts of k."""
+WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176)
+"""Rows of X of a tile. More would leave no registers for sums of groups."""
+DEPTHS = (128, 256, 512)
+"""Elements of k of a step."""
+UNPACKED, COLUMN, SYNCED = {64: 0.13, 128: 0.21}, {64: 0.0015, 128: 0.0037}, 0.12
+"""Microseconds of 128 of k by the columns of the weights that a tile has: to load and unpack them, for each row of X,
+and for waiting for each other, once a step."""
+STARTED, TILE, SPLIT = 2.5, 0.5, 1.0
+"""Of a launch, of each tile that an SM has, and of parts of k. Fitted to times of 80 tiles for 16 products."""
 EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
 
-def tile_consts(columns: int, split: int, result: int = 2, *, rows: int = 128, bk: int = BK) -> dict[str, Any]:
-    """The consts of `hopper_int4` for tiles of so many columns of the weights (`rows`) and rows of X (`columns`), with
-    as many stages as there is room for. result: bytes of an element of C."""
-    width, instances = slice_width(split, columns) if split else columns, 128 // rows
-    staged = (1 if split else 2) * 128 * result * piece_width(width, result, columns)
-    received = (split - 1) * rows * width * 4 if split else 0
-    stage = rows * bk // 2 + columns * bk * 2 + rows * 5 * bk // 32
-    stages = min(16, (SHARED_BYTES - staged - received) // stage)
-    return {"BM": rows, "BN": columns, "BK": bk, "INSTANCES": instances, "SPLIT": split, "STAGES": stages}
+class Tile(NamedTuple):
+    """rows: columns of the weights. columns: rows of X. depth: of a step. split: parts of k, 0 for none."""
+
+    rows: int
+    columns: int
+    depth: int
+    split: int
+
+    def consts(self, result: int = 2) -> dict[str, Any]:
+        """Of `hopper_int4`, with as many stages as there is room for. result: bytes of an element of C."""
+        rows, columns, depth, split = self
+        width = slice_width(split, columns) if split else columns
+        staged = (1 if split else 2) * 128 * result * piece_width(width, result, columns)
+        received = max(split - 1, 0) * rows * width * 4
+        stage = depth * (rows // 2 + columns * 2) + rows * 5 * depth // min(GROUPS)
+        stages = min(16, (SHARED_BYTES - staged - received) // stage)
+        sizes = {"BM": rows, "BN": columns, "BK": depth}
+        return {**sizes, "INSTANCES": 128 // rows, "SPLIT": split, "STAGES": stages}
+
+    def microseconds(self, m: int, n: int, k: int) -> float:
+        """What a product of m x n x k takes, about."""
+        parts = max(self.split, 1)
+        waves = cdiv(cdiv(n, self.rows) * cdiv(m, self.columns) * parts, TOGETHER[parts])
+        steps = cdiv(cdiv(k, self.depth), parts) * self.depth / 128
+        step = UNPACKED[self.rows] + COLUMN[self.rows] * self.columns + SYNCED * 128 / self.depth
+        return waves * (steps * step + TILE) + STARTED + (SPLIT if self.split else 0)
 
 
 @cache
 def choose_int4(m: int, n: int, k: int, result: int = 2) -> dict[str, Any]:
     """The consts of `hopper_int4` for a product of m x n x k."""
-
-    def microseconds(columns: int, split: int) -> float:
-        parts = max(split, 1)
-        waves = cdiv(cdiv(n, 128) * cdiv(m, columns) * parts, TOGETHER[parts])
-        steps = cdiv(cdiv(k, BK), parts)
-        reduced = SPLIT * parts.bit_length() if split else 0.0
-        return waves * (steps * (STEP + COLUMN * columns) + STARTED + STORED * columns) + reduced
-
-    options = [(w, s) for w in WIDTHS for s in (0, *range(2, 9)) if w < 2 * m + 16 and s <= max(1, cdiv(k, BK) // 2)]
-    columns, split = min(options, key=lambda option: microseconds(*option))
-    return {**tile_consts(columns, split, result), "EARLY": microseconds(columns, split) < EARLY}
+    options = [
+        Tile(rows, columns, depth, split)
+        for rows in UNPACKED
+        for columns in WIDTHS
+        for depth in DEPTHS
+        for split in (0, *range(2, 9))
+        if columns < 2 * m + 16 and (depth == 128 or columns <= 64) and split * depth <= k
+    ]
+    options = [tile for tile in options if tile.consts(result)["STAGES"] > 2]
+    best = min(options, key=lambda tile: tile.microseconds(m, n, k))
+    return {**best.consts(result), "EARLY": best.microseconds(m, n, k) < EARLY}
