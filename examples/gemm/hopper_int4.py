@@ -93,8 +93,8 @@ def hopper_int4(
     """A block has 64 columns of the weights and BM rows of X."""
     bx, by = grid(cdiv(N, ROWS), cdiv(M, BM))
     m, n = tile(by, BM), tile(bx, ROWS)
-    words, right = shared((4, 256), u32, layout=row_major), shared((BM, GROUP), bf16, layout=swizzle_128b)
-    ring = Ring(STAGES, w=words, x=right)
+    words: Any = shared((4, 256), u32, layout=row_major)
+    ring: Any = Ring(STAGES, w=words, x=shared((BM, GROUP), bf16, layout=swizzle_128b))
     with role("load", registers=24, threads=1):
         for k in tiles(K, GROUP):
             with ring.fill() as s:

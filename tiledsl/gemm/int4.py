@@ -187,7 +187,7 @@ def hopper_int4(
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     words = shared((BM // ROWS, BK // DEEP * 2, HALF), u32, layout=row_major)
-    factors = shared((BK // GROUP, BM), scales.dtype, layout=row_major)
+    factors: Any = shared((BK // GROUP, BM), scales.dtype, layout=row_major)
     points: Any = None if zeros is None else shared((BK // GROUP, BOX), u8, layout=row_major)
     ring: Any = (
         Ring(STAGES, w=words, b=staging(B, BK, BN), scale=factors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -63,10 +64,10 @@ def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> In
     info = describe(PACK, "scales", scales)
     if group not in GROUPS:
         raise argument_error(PACK, f"group is {group!r}; expected one of {GROUPS}", "repeat or split the scales")
-    numbers = _numbers("q", q)
+    numbers: Any = _numbers("q", q)
     if numbers.ndim != 2:
         raise argument_error(PACK, f"q has the shape {numbers.shape}; expected [K, N]", "pass one matrix")
-    k, n = numbers.shape
+    k, n = map(int, numbers.shape)
     shape, known = (cdiv(k, group), n), info.dtype.name in FLOATS
     if info.shape != shape or not known:
         message = f"scales are {info.dtype} of shape {info.shape}; expected bf16, f16 or f32 of shape {shape}"
@@ -87,7 +88,7 @@ def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> In
 def _words(q: Any) -> Any:
     """8 weights a word, in the order of the registers of the left operand of wgmma. (PTX ISA: wgmma.mma_async,
     register fragments.)"""
-    k, n = q.shape
+    k, n = map(int, q.shape)
     deep, wide = cdiv(k, DEEP), _whole(n) // ROWS
     # By k: block, product, half, lane of four, pair; by n: block, warp, half, lane of eight.
     whole = _padded(q, deep * DEEP, wide * ROWS, 8).reshape(deep, 4, 2, 4, 2, wide, 4, 2, 8)
@@ -113,21 +114,17 @@ def _padded(x: Any, rows: int, columns: int, filled: int) -> Any:
 def _numbers(name: str, x: Any) -> Any:
     """As an array of NumPy; checked."""
     info = describe(PACK, name, x)
-    found = np.asarray(x if isinstance(x, np.ndarray) else x.cpu().numpy())
-    if found.dtype.kind not in "iu" or (found.size and not 0 <= int(found.min()) <= int(found.max()) <= 15):
-        of = f"{info.dtype}" if found.dtype.kind not in "iu" else f"from {found.min()} to {found.max()}"
+    found: Any = x if type(x) is np.ndarray else x.cpu().numpy()
+    whole = found.dtype.kind in "iu"
+    if not whole or (found.size and not 0 <= found.min() <= found.max() <= 15):
+        of = f"from {found.min()} to {found.max()}" if whole else f"{info.dtype}"
         raise argument_error(PACK, f"{name} is {of}; expected integers from 0 to 15", "add 8 to signed weights")
     return found
 
 
 def _like(other: Any, x: Any) -> Any:
     """An array of NumPy, in the library and the memory of `other`."""
-    found = new_array(PACK, other, ()) if not isinstance(other, np.ndarray) else None
-    if found is None:
-        return x
-    import torch  # pyright: ignore[reportMissingImports] - no dependency
-
-    return torch.from_numpy(x).to(found.device)
+    return x if isinstance(other, np.ndarray) else sys.modules["torch"].from_numpy(x).to(other.device)
 
 
 def int4_gemm(
