@@ -143,6 +143,12 @@ def test_refused(change: dict[str, Any], message: str) -> None:
         bad(change)
 
 
+def test_weights_that_are_not_packed() -> None:
+    X, q, *_ = drawn(4, 64, 256)
+    with pytest.raises(KernelArgumentError, match="W is a ndarray; expected Int4Weights"):
+        int4_gemm(X, q)  # pyright: ignore[reportArgumentType]
+
+
 def test_the_gallery_s_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     step = load_module(GALLERY / "hopper_int4.py")
     X, q, scales, _ = drawn(20, 130, 1408)

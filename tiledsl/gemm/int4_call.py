@@ -143,6 +143,8 @@ def int4_gemm(
     The tensor cores add up (q - zero point) x over a group of k, from zero, and threads add these sums, each times its
     scale: sum = fma(partial, scale, sum), in f32. Where k is cut, each part is added up so, and then the parts.
     """
+    if not isinstance(W, Int4Weights):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller may pass anything
+        raise argument_error(GEMM, f"W is a {type(W).__name__}; expected Int4Weights", "pass what pack_int4 returns")
     x = describe(GEMM, "X", X)
     if len(x.shape) != 2 or x.shape[1] != W.k:
         message = f"X has the shape {x.shape}; expected [M, {W.k}], as the weights are [{W.k}, {W.n}]"
