@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),  # tiledsl/__init__.py re-exports the language; the other two are for users
     ("gemm",),  # kernels, written in the language as users write theirs
     ("torch", "export"),  # gemm for others: as operators of PyTorch, as files for programs without Python
+    ("commands",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCS = ("docs/report.md", "docs/tuning.md", "docs/check.md")
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *DOCS, "examples/gemm/README.md")
+PAGES = ("README.md", "AGENTS.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *DOCS, "examples/gemm/README.md")
 
 
 def test_the_first_kernel_runs_and_answers_for_itself(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tiledsl.signatures.specialize import Named, argument_error
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
 
-__all__ = ["SCHEMA", "CheckResult", "Gap", "Verdict", "to_sarif"]
+__all__ = ["SCHEMA", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
 
 SCHEMA = "tiledsl.check/1"
 """Of `CheckResult.to_json`. A field that is gone, or means something else, is a new number; a new field is not."""
@@ -79,11 +79,11 @@ class CheckResult:
         return {
             "schema": SCHEMA,
             "kernel": self.kernel,
-            "location": _location(self.loc),
+            "location": location(self.loc),
             "verdict": self.verdict,
             "seeds": [*self.seeds],
             "findings": [_finding(each) for each in self.findings],
-            "not_covered": [{"location": _location(gap.loc), "why": gap.why} for gap in self.not_covered],
+            "not_covered": [{"location": location(gap.loc), "why": gap.why} for gap in self.not_covered],
             "error": self.error,
         }
 
@@ -156,24 +156,24 @@ def at_line(loc: Loc) -> str:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def _location(loc: Loc | None) -> dict[str, Any] | None:
+def location(loc: Loc | None) -> dict[str, Any] | None:
     """None for none. `called_at`: of an inlined function."""
     if loc is None or not loc.line:
         return None
     place: dict[str, Any] = {"file": loc.file, "line": loc.line, "column": loc.col, "end_column": loc.end_col}
-    return {**place, "function": loc.function, "called_at": _location(loc.caller)}
+    return {**place, "function": loc.function, "called_at": location(loc.caller)}
 
 
 def _side(side: Side) -> dict[str, Any]:
     return {
-        "location": _location(side.loc),
+        "location": location(side.loc),
         "op": side.op,
         "who": side.who,
         "does": side.does,
         "block": side.block,
         "thread": side.thread,
         "warps": [*side.warps],
-        "role": _location(side.role),
+        "role": location(side.role),
     }
 
 
@@ -190,7 +190,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "name": KINDS[finding.code].name,
         "message": finding.message,
         "fix": finding.fix,
-        "location": _location(finding.loc),
+        "location": location(finding.loc),
         "sides": [_side(side) for side in finding.sides],
         "memory": _memory(finding.memory),
         "missing": {"name": finding.missing, "text": EDGES[finding.missing]} if finding.missing else None,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.arch import MULTIPLY_ADDS
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, UsageError
 from tiledsl.inspect.contenders import (
     CUBLAS,
     LAYOUTS,
@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     contenders = [read_contender(text) for text in arguments.kernels]
     format = format_of(contenders, arguments.format)
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
-        raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
+        labels = ", ".join(c.label for c in contenders)
+        raise UsageError(f"bench: no contender {arguments.base!r}; there are {labels}\n  fix: name one of them")
     device = open_device(format)
     cases: list[dict[str, Any]] = []
     with Clocks() as clocks:
@@ -121,7 +122,7 @@ def _measure(
     size = Size(*numbers[-3:], batch=numbers[0] if len(numbers) == 4 else 0)
     fitting = [c for c in contenders if c.takes(size)]
     if not fitting:
-        raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
+        raise UsageError(f"bench: {contenders[0].label} takes no batch\n  fix: give MxNxK")
     sets = buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold")
     operands = Operands(device, size, sets)
     graphed = max(GRAPHED, sets) if arguments.graph else 1  # a graph goes round all operands

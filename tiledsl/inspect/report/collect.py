@@ -70,7 +70,7 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         except ToolNotFoundError as error:
             missing = str(error)
     roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
-    banks = _banks(cast(BankReport, found["banks"]), places)
+    banks = banks_of(cast(BankReport, found["banks"]), places)
     checks = checked(kernel, spec, consts, check, places)
     return data.Report(
         kernel=_facts(kernel, spec, arch, label, built, at),
@@ -83,9 +83,9 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         room=_room(arch, built.resources) if built.resources is not None else None,
         banks=banks,
         launch_registers=roles.registers,
-        roles=[*_roles(roles, places)],
-        rings=[*_rings(roles, places)],
-        loops=[data.Loop(places.of(p.op.loc), p.stages, loop_text(p), schedule(p)) for p in pipeline.loops],
+        roles=[*roles_of(roles, places)],
+        rings=[*rings_of(roles, places)],
+        loops=loops_of(pipeline, places),
         groups=[*pipeline.groups],
         check=checks,
         provenance=_provenance(kernel, arch, settings, built),
@@ -154,12 +154,16 @@ def _room(arch: str, used: Resources) -> data.Room:
     return data.Room(now, wanted, registers, shared)
 
 
-def _banks(report: BankReport, places: Places) -> data.Banks:
+def banks_of(report: BankReport, places: Places) -> data.Banks:
     accesses = [*report.accesses]
     return data.Banks(report.used, report.limit, [*report.tiles], accesses, [places.of(a.loc) for a in accesses])
 
 
-def _roles(report: RolesReport, places: Places) -> Iterator[data.Role]:
+def loops_of(report: PipelineReport, places: Places) -> list[data.Loop]:
+    return [data.Loop(places.of(p.op.loc), p.stages, loop_text(p), schedule(p)) for p in report.loops]
+
+
+def roles_of(report: RolesReport, places: Places) -> Iterator[data.Role]:
     from tiledsl.ir.ops.roles import Enter
 
     for role in report.roles:
@@ -171,7 +175,7 @@ def _roles(report: RolesReport, places: Places) -> Iterator[data.Role]:
         )
 
 
-def _rings(report: RolesReport, places: Places) -> Iterator[data.Ring]:
+def rings_of(report: RolesReport, places: Places) -> Iterator[data.Ring]:
     def end(end: End) -> data.RingEnd:
         by: list[Op] = end.accesses
         at = list(dict.fromkeys(places.of(op.loc) for op in by))

@@ -1,0 +1,65 @@
+"""AGENTS.md is true: its commands run, and print the schemas and fields that it lists."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiledsl.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    tiledsl (.*)$", TEXT, re.MULTILINE)
+FIELDS = {
+    schema: re.findall(r"`([a-z_]+)`", cell)
+    for schema, cell in re.findall(r"^\| `(tiledsl[^`]*)` \| (.*) \|$", TEXT, re.M)
+}
+FOUND = {what: re.findall(r"`([a-z_]+)`", cell) for what, cell in re.findall(r"^\| `(\w+)` \| (.*) \|$", TEXT, re.M)}
+
+
+def names(value: Any) -> set[str]:
+    """All names of fields, at any depth."""
+    if isinstance(value, dict):
+        fields: dict[str, Any] = value
+        return {*fields}.union(*map(names, fields.values()))
+    if isinstance(value, list):
+        return set[str]().union(*map(names, value))
+    return set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_commands_print_the_fields_that_it_lists(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(command.replace("/tmp", str(tmp_path)).split()) == 0
+    printed = capsys.readouterr().out
+    if "--json" not in command:
+        assert printed
+        return
+    found = json.loads(printed)
+    listed = FIELDS[found["schema"]]
+    assert len(listed) >= 4 and [name for name in listed if name not in names(found)] == []
+    top = {*found} - {"schema", *listed}
+    assert not top, f"{found['schema']}: {top} are not in AGENTS.md"
+
+
+@pytest.mark.parametrize(
+    ("what", "kernel"),
+    [("banks", "shared_tiled"), ("pipeline", "mma_pipelined"), ("roles", "hopper_roles"), ("sass", "naive")],
+)
+def test_the_fields_of_explanations(what: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    generic = [] if kernel in ("shared_tiled", "naive") else ["--dtype", "D=bf16"]
+    assert main(["explain", f"{ROOT}/examples/gemm/{kernel}.py", what, *generic, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["found"]
+    assert len(FOUND[what]) >= 4 and [name for name in FOUND[what] if name not in names(found)] == []
+
+
+def test_every_schema_is_listed() -> None:
+    """As the sources have them."""
+    texts = [path.read_text() for path in (ROOT / "tiledsl").rglob("*.py")]
+    assert {schema for text in texts for schema in re.findall(r'^SCHEMA = "(.*)"$', text, re.M)} <= {*FIELDS}
