@@ -217,7 +217,7 @@ def test_an_image_of_nonsense_is_compiled_again(
 ) -> None:
     """Although the checksum and the key of the entry are right."""
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("tiledsl.compilation.compiler._build", lambda *given: image)
+    monkeypatch.setattr("tiledsl.compilation.compiler.build", lambda *given: image)
     image = _image()
     stored = disk_cache()
     assert stored is not None

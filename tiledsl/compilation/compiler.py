@@ -142,7 +142,7 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
         return found
     cache = disk_cache()
     key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
-    image = _build(signature, spec, arch)
+    image = build(signature, spec, arch)
     # Not kept if something that the kernel reads, or a tool, changed during the compilation.
     if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
         cache.store(key, image.to_bytes())
@@ -177,7 +177,7 @@ def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Mea
         return ""
 
 
-def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
+def build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
     from tiledsl.ir.ops.barriers import GridDependency
 

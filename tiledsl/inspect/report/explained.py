@@ -37,7 +37,7 @@ def explained(found: object) -> dict[str, Any]:
 def _located(value: Any, places: Places, name: str = "") -> Any:
     """`value`, as JSON has it, with locations for what is called a place."""
     if name == "place":
-        return location(places.locs[value]) if value >= 0 else None
+        return location(places.locs[int(value)]) if value >= 0 else None
     if isinstance(value, dict):
         return {key: _located(item, places, key) for key, item in cast(dict[str, Any], value).items()}
     if isinstance(value, list):
