@@ -24,6 +24,7 @@ WRONG_ARGUMENTS, INTERRUPTED = 2, 130
 
 COMMANDS = {
     "doctor": ("tiledsl.commands.doctor", "say what works on this machine, and how to mend what does not"),
+    "gallery": ("tiledsl.commands.gallery", "the examples: list, run and show them; new writes a kernel to begin with"),
     "show": ("tiledsl.commands.show", "print one stage of a kernel, the Python line beside each line"),
     "explain": ("tiledsl.commands.explain", "print what was decided for a kernel, and what became of it"),
     "report": ("tiledsl.commands.report", "write all that is known of a kernel into one HTML file"),

@@ -20,7 +20,7 @@ _WIDTH = 50
 """Columns for the Python source: two thirds of a kernel's lines fit whole."""
 
 # IR reads like LLVM; SASS has no lexer of its own, assembly in general comes close.
-_LEXERS = {"ir": "llvm", "llvm": "llvm", "ptx": "ptx", "sass": "gas"}
+_LEXERS = {"python": "python", "ir": "llvm", "llvm": "llvm", "ptx": "ptx", "sass": "gas"}
 
 
 def read_stage(
