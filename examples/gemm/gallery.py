@@ -266,8 +266,8 @@ def _scaled(A: Array, B: Array, seed: int) -> tuple[tuple[Array, Array], tuple[A
     (m, k), n, block = A.shape, B.shape[1], 128
     blocks = -(-k // block)
     of_a, of_b = (random.uniform(0.5, 2, (rows, blocks)).astype(np.float32) for rows in (m, -(-n // block)))
-    along_k: Array = np.arange(k) // block
-    scaled = A.astype(float) * of_a[:, along_k], B.astype(float) * of_b[np.arange(n) // block][:, along_k].T
+    along_k, along_n = ([place // block for place in range(extent)] for extent in (k, n))
+    scaled = A.astype(float) * of_a[:, along_k], B.astype(float) * of_b[along_n][:, along_k].T
     return (of_a, of_b), scaled
 
 
