@@ -29,6 +29,7 @@ COMMANDS = {
     "explain": ("tiledsl.commands.explain", "print what was decided for a kernel, and what became of it"),
     "report": ("tiledsl.commands.report", "write all that is known of a kernel into one HTML file"),
     "check": ("tiledsl.inspect.check", "run a kernel on the emulator with its checks"),
+    "diff": ("tiledsl.commands.diff", "what differs between two kernels, or a kernel with two settings"),
     "error": ("tiledsl.commands.error", "explain what a code of the check means"),
     "opt": ("tiledsl.commands.opt", "run passes on kernels in the textual IR, and print what becomes of them"),
     "bench": ("tiledsl.inspect.bench", "time kernels against cuBLAS and each other, on a GPU"),
@@ -41,7 +42,7 @@ COMMANDS = {
 
 EXIT_CODES = """\
 exit codes: 0: done; 1: an error; 2: wrong arguments, or no such file or kernel; 130: interrupted.
-check has 3 and 4, too: tiledsl check --help.
+check and diff have 3, check has 4, too: see their --help.
 """
 
 

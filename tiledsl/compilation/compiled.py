@@ -170,7 +170,7 @@ class Compiled(Image):
 
     def __repr__(self) -> str:
         r = self.resources
-        tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
+        tensors = ", ".join(f"{name}: {seen(s)}" for name, s in self.spec.tensors)
         # The pass `index-width` widens indices that a launch has proven to fit where the kernel's arithmetic needs it.
         sizes = [arg.dtype.bits for arg in self.abi if arg.kind in ("extent", "stride")]
         bits = max(sizes, default=self.spec.index_bits)
@@ -185,7 +185,7 @@ class Compiled(Image):
         )
 
 
-def _seen(spec: GlobalSpec | None) -> str:
+def seen(spec: GlobalSpec | None) -> str:
     """What the compiler knows about a tensor."""
     if spec is None:
         return "absent"
