@@ -13,13 +13,14 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tiledsl.backends.ptx.tools import NVDISASM, PTXAS, Tool
 from tiledsl.errors import LocatedError, TileError
 from tiledsl.inspect.arguments import add_json, print_json
+from tiledsl.inspect.versions import version
 
 SCHEMA = "tiledsl.doctor/1"
 EMULATOR, CODE, GPU = "the emulator", "machine code", "a GPU"
@@ -93,7 +94,7 @@ def _parts() -> Iterator[Part]:
     bug = "report this as a bug of tiledsl, with all that is above"
     python = f"{platform.python_version()}, {sys.executable}"
     yield Part("Python", sys.version_info >= (3, 11), EMULATOR, python, "install Python 3.11 or newer")
-    yield Part("tiledsl", True, EMULATOR, f"{_version('tiledsl')}, {Path(__file__).parents[1]}")
+    yield Part("tiledsl", True, EMULATOR, f"{version('tiledsl')}, {Path(__file__).parents[1]}")
     for name in LIBRARIES:
         look = partial(_libraries_version, name) if name != "llvmlite" else _llvm
         yield tried(name, EMULATOR, wheel(name), look)
@@ -124,13 +125,6 @@ def _tried(name: str, needed_for: str, fix: str, look: Callable[[], str]) -> Par
         return Part(name, False, needed_for, f"{type(error).__name__}: {error}", fix)
 
 
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed as a package"
-
-
 def _libraries_version(name: str) -> str:
     return import_module(name).__version__
 
@@ -139,7 +133,7 @@ def _llvm() -> str:
     llvm: Any = import_module("llvmlite.binding")
     llvm.initialize_all_targets()
     llvm.Target.from_triple("nvptx64-nvidia-cuda")
-    return f"{_version('llvmlite')}, with LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
+    return f"{version('llvmlite')}, with LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
 
 
 def _emulated() -> str:

@@ -27,8 +27,7 @@ def load_module(path: Path) -> ModuleType:
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
-    # A name that no library has.
-    spec = importlib.util.spec_from_file_location(f"_file_{path.stem}", path.resolve())
+    spec = importlib.util.spec_from_file_location(module_name(path), path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -40,6 +39,11 @@ def load_module(path: Path) -> ModuleType:
             raise
         raise _failed(path, error) from error
     return module
+
+
+def module_name(path: Path) -> str:
+    """In `sys.modules`, of a file that was loaded: one that no library has."""
+    return f"_file_{path.stem}"
 
 
 def _failed(path: Path, error: BaseException) -> TileError:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, cast
 
 from tiledsl.arch import target_named
@@ -20,6 +18,7 @@ from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked
 from tiledsl.inspect.report.places import Places
 from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
+from tiledsl.inspect.versions import versions
 from tiledsl.ir.core import Op
 from tiledsl.kernel import TileKernel
 from tiledsl.passes.analysis.called import called
@@ -212,20 +211,12 @@ def _findings(check: data.Check, sass: data.Sass | None, banks: data.Banks, miss
 def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], built: _Built) -> dict[str, str]:
     """Versions, options and hashes, and no time: the same kernel gives the same report."""
     from tiledsl.backends.ptx.assemble import flags
-    from tiledsl.backends.ptx.tools import NVDISASM, PTXAS
 
     rows = {
         "target": arch,
         "settings": ", ".join(f"{name}={value}" for name, value in settings.items()) or "none",
-        "tiledsl": _version("tiledsl"),
-        "Python": platform.python_version(),
-        "llvmlite": _version("llvmlite"),
+        **versions(),
     }
-    for tool in (PTXAS, NVDISASM):
-        try:
-            rows[tool.name] = tool.release()
-        except ToolNotFoundError:
-            rows[tool.name] = "not found"
     if built.resources is not None:
         rows["ptxas options"] = " ".join(flags(arch, built.resources.assembler_level))
     rows["kernel meaning"] = kernel.builds.meaning().digest.hex()
@@ -233,10 +224,3 @@ def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], buil
     if built.cubin:
         rows["cubin sha256"] = hashlib.sha256(built.cubin).hexdigest()
     return rows
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed as a package"
