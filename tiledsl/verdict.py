@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError
+from tiledsl import html
+from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import EDGES, INCOMPLETE, KINDS, OWN_FAULT
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
@@ -66,13 +67,30 @@ class CheckResult:
 
     def __str__(self) -> str:
         """A line for each thing to know, and a last one with the verdict."""
-        lines = [f"{at_line(f.loc)}: {f.code}: {f.message}\n  fix: {f.fix}" for f in self.findings]
-        lines += [f"{at_line(gap.loc)}: {gap.why}" for gap in self.not_covered]
-        lines += [self.error] if self.error else []
+        return "\n".join([*self._findings(), *self._others(), self._last()])
+
+    def _findings(self) -> list[str]:
+        return [f"{at_line(f.loc)}: {f.code}: {f.message}\n  fix: {f.fix}" for f in self.findings]
+
+    def _others(self) -> list[str]:
+        return [f"{at_line(gap.loc)}: {gap.why}" for gap in self.not_covered] + ([self.error] if self.error else [])
+
+    def _last(self) -> str:
         runs = f"{len(self.seeds)} schedule{'s' * (len(self.seeds) != 1)}"
         seeds = sorted({f.seed for f in self.findings if f.seed})
         replay = f"; --seed {seeds[0]} replays the first that needs one" if seeds else ""
-        return "\n".join([*lines, f"{self.kernel}: {self.verdict} ({runs}{replay})"])
+        return f"{self.kernel}: {self.verdict} ({runs}{replay})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        """Each finding with the lines that it is about."""
+        parts: list[str] = []
+        for finding, text in zip(self.findings, self._findings(), strict=True):
+            shown = dict.fromkeys(render_at(side.loc, side.does) for side in finding.sides if side.loc.line)
+            parts.append(html.paragraph("\n".join([text, *shown]), html.MARK))
+        return html.section(self._last(), *parts, *map(html.paragraph, self._others()))
 
     def to_dict(self) -> dict[str, Any]:
         """What `to_json` writes."""
