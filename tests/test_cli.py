@@ -322,12 +322,40 @@ def test_the_script_is_the_module() -> None:
 
 
 def test_help_loads_no_library_and_no_other_command() -> None:
-    heavy = ["numpy", "llvmlite", "cuda", "rich", "pygments", "ml_dtypes", "tiledsl.kernel", "tiledsl.inspect"]
+    heavy = [
+        "importlib.metadata",
+        "numpy",
+        "llvmlite",
+        "cuda",
+        "rich",
+        "pygments",
+        "ml_dtypes",
+        "tiledsl.kernel",
+        "tiledsl.inspect",
+    ]
     script = "import sys, tiledsl.__main__ as m\ntry: m.main(['--help'])\nexcept SystemExit: pass\n"
     script += f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
-    assert max(map(len, done.stdout.splitlines())) < 100 and all(f"\n    {name} " in done.stdout for name in COMMANDS)
+    assert all(f"\n    {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and max(map(len, text.splitlines())) < 80, text
+    assert f"\n    tiledsl {command} " in text or command in ("", "doctor", "error")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"tiledsl {metadata.version('tiledsl')}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["shwo"], ["show"], ["show", "k.py", "--what"], ["explain", "k.py", "x"]])

@@ -47,6 +47,25 @@ check and diff have 3, check has 4, too: see their --help.
 """
 
 
+class _Help(argparse.HelpFormatter):
+    """Fills paragraphs, and leaves indented lines as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        parts = text.strip("\n").split("\n\n")
+        return "\n\n".join([part if part.startswith(" ") else fill(part, width, indent) for part in parts])
+
+
+class _Version(argparse.Action):
+    """Looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from tiledsl.inspect.versions import version
+
+        print(f"tiledsl {version('tiledsl')}")
+        parser.exit()
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_ARGUMENTS, f"{self.prog}: {message}\n  fix: {self.prog} --help says what it takes\n")
@@ -91,13 +110,13 @@ def _drop_output() -> None:
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
     """For these arguments: of other commands than the one that is asked for it knows the names."""
-    raw = argparse.RawDescriptionHelpFormatter
     about = "Tiled GEMM kernels: look at them, check them, run them."
-    parser = _Parser(prog="tiledsl", description=about, epilog=EXIT_CODES, formatter_class=raw)
+    parser = _Parser(prog="tiledsl", description=about, epilog=EXIT_CODES, formatter_class=_Help)
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit; doctor shows more")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((argument for argument in argv if not argument.startswith("-")), "")
     for name, (module, about) in COMMANDS.items():
-        command = commands.add_parser(name, help=about, formatter_class=raw)
+        command = commands.add_parser(name, help=about, formatter_class=_Help)
         if name == asked:
             handler = import_module(module)
             command.description = handler.__doc__

@@ -118,8 +118,8 @@ def test_the_text_has_a_summary_first(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_two_kernels(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, NAIVE, TILED, "--const", "T=8", "--only", "signature", "--only", "PTX")
-    assert [*found["parts"]] == ["signature", "PTX"]
+    found = asked(capsys, NAIVE, TILED, "--const", "T=8", "--only", "signature", "--only", "ptx")
+    assert [*found["parts"]] == ["signature", "ptx"]
     assert {"-kernel naive", "+kernel shared_tiled"} <= {*found["parts"]["signature"]["diff"]}
     assert found["a"]["kernel"] == "naive(T=8)" and found["b"]["kernel"] == "shared_tiled(T=8)"
 
@@ -132,15 +132,15 @@ def test_a_change_of_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path
     changed.write_text(text.replace("acc += A[row, k] * B[k, col]", "acc += A[row, k] + B[k, col]"))
     assert main(["diff", NAIVE, str(moved), "--exit-code"]) == 0
     assert " +" not in capsys.readouterr().out
-    assert main(["diff", NAIVE, str(changed), "--exit-code", "--only", "tile IR"]) == 3
+    assert main(["diff", NAIVE, str(changed), "--exit-code", "--only", "tile-ir"]) == 3
     text = capsys.readouterr().out
     assert re.findall(r"^[-+] +%\w+ = (\S+)", text, re.MULTILINE) == ["arith.fma", "arith.add", "arith.add"]
 
 
 def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, NAIVE, "--arch-b", "sm_80", "--only", "signature", "--only", "tile IR")
+    found = asked(capsys, NAIVE, "--arch-b", "sm_80", "--only", "signature", "--only", "tile-ir")
     assert found["parts"]["signature"]["diff"][2:4] == ["-target sm_90a", "+target sm_80"]
-    assert found["parts"]["tile IR"]["same"]
+    assert found["parts"]["tile-ir"]["same"]
 
 
 @pytest.mark.parametrize(

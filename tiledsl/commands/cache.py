@@ -1,8 +1,11 @@
-"""The on-disk cache of compiled kernels: docs/caching.md.
+"""The on-disk cache of compiled kernels.
 
-tiledsl cache list                                entries, the one that was used last first
-tiledsl cache explain kernels.py:k --const T=32   whether a compilation is a miss now, and why
-tiledsl cache clear                               remove all
+    tiledsl cache list
+    tiledsl cache explain kernels.py:k --const T=32
+    tiledsl cache clear
+
+The list begins with the entry that was used last. explain says whether a compilation is a miss now, and why; it takes
+arrays to be contiguous and aligned, as k.compile does. docs/caching.md has the rule.
 """
 
 from __future__ import annotations

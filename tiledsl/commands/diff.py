@@ -1,7 +1,7 @@
 """What differs between two kernels, or one kernel with two settings: a summary, then a unified diff of each part.
 
     tiledsl diff kernels.py:k --const-a T=16 --const-b T=32
-    tiledsl diff old.py:k new.py:k --const T=16 --only SASS
+    tiledsl diff old.py:k new.py:k --const T=16 --only sass
     tiledsl diff kernels.py:k --arch-b sm_80
 
 --const, --dtype and --arch are for both sides, those with -a and -b for one. Values, registers, labels and addresses
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--const-{side}", action="append", default=[], metavar="T=32", help=f"of {side.upper()}")
         parser.add_argument(f"--dtype-{side}", action="append", default=[], metavar="A=f16", help=f"of {side.upper()}")
         parser.add_argument(f"--arch-{side}", metavar="sm_80", help=f"of {side.upper()}")
-    parser.add_argument("--only", action="append", choices=PARTS, default=[], help="of all parts these alone")
+    only = f"of all parts this one alone, or several: {', '.join(PARTS)}"
+    parser.add_argument("--only", action="append", choices=PARTS, default=[], metavar="PART", help=only)
     parser.add_argument("--exit-code", action="store_true", help=f"exit with {DIFFERENT} if anything differs")
     add_color(parser)
     add_json(parser)

@@ -1,9 +1,11 @@
 """Print what was decided for a kernel, and what became of it.
 
-tiledsl explain kernels.py:k banks      shared memory: layouts, and the wavefronts of each access
-tiledsl explain kernels.py:k pipeline   pipelined loops, groups of asynchronous copies
-tiledsl explain kernels.py:k roles      roles, and the rings between them
-tiledsl explain kernels.py:k sass       machine code: loops, registers, instructions by line
+    tiledsl explain kernels.py:k banks      wavefronts of each shared access
+    tiledsl explain kernels.py:k pipeline   pipelined loops, groups of copies
+    tiledsl explain kernels.py:k roles      roles, and the rings between them
+    tiledsl explain kernels.py:k sass       loops, registers, instructions
+
+No GPU is needed.
 """
 
 from __future__ import annotations

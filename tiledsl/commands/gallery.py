@@ -3,10 +3,11 @@
     tiledsl gallery list
     tiledsl gallery run shared_tiled --size 100x200x300 --const T=32
     tiledsl gallery show shared_tiled
-    tiledsl gallery new first.py             a kernel to begin with, which runs and checks itself
+    tiledsl gallery new first.py
 
-A kernel runs on the GPU if there is one, else on the emulator, and each element is compared with NumPy's product in
-float64. The examples are in examples/gemm of a checkout, and no part of the wheel; `new` needs no checkout.
+`new` writes a kernel to begin with, which runs and checks itself. A kernel runs on the GPU if there is one, else on the
+emulator, and each element is compared with NumPy's product in float64. The examples are in examples/gemm of a checkout,
+and no part of the wheel; `new` needs no checkout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Run passes on kernels in the textual IR, and print what becomes of them.
 
-tiledsl opt kernels.tir --pass canonicalize,cse
+    tiledsl opt kernels.tir --pass canonicalize,cse
+
+What is printed can be read again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Write all that is known of a kernel into one HTML file, which needs no network: docs/report.md.
+"""Write all that is known of a kernel into one HTML file.
 
-tiledsl report kernels.py:k -o k.html
-tiledsl report kernels.py:k --check M=64 --check N=64 --check K=64
+    tiledsl report kernels.py:k -o k.html
+    tiledsl report kernels.py:k --check M=64 --check N=64 --check K=64
+
+It needs no GPU, and the file no network. docs/report.md says what is in it.
 """
 
 from __future__ import annotations

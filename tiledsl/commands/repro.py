@@ -1,7 +1,7 @@
 """Write a standalone script that repeats a compilation, or with sizes a run on the emulator with its checks.
 
     tiledsl repro kernels.py:k --const T=32 --arch sm_80
-    tiledsl repro kernels.py:k --size M=70 --size N=68 --size K=56 --seed 3 -o repro.py
+    tiledsl repro kernels.py:k --size M=70 --size N=68 --seed 3 -o repro.py
 
 The script has the text of the kernel's file, and of the modules beside it that this imports; settings, sizes and seed;
 the versions, and what came of it here. It needs tiledsl and nothing else of yours. Arrays are those of tiledsl check.

@@ -1,7 +1,9 @@
-"""``python -m tiledsl export``: write cubins, manifest.json and a C header to a folder.
+"""Write cubins, manifest.json and a C header to a folder, for programs without Python.
 
-python -m tiledsl export kernels.py:k --const T=32 -o exported
-python -m tiledsl export --gemm 4096x4096x4096 --stored NT -o exported
+    tiledsl export kernels.py:k --const T=32 -o exported
+    tiledsl export --gemm 4096x4096x4096 --stored NT -o exported
+
+docs/export.md says what is in them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``python -m tiledsl choose``: how `gemm` computes a product, why, and what the runners-up would cost.
+"""Say how `gemm` computes a product, why, and what the runners-up would cost.
 
-    python -m tiledsl choose 4096x4096x4096 --format bf16
-    python -m tiledsl choose 16x512x512x64 --stored NT --out f32 --top 5
+    tiledsl choose 4096x4096x4096 --format bf16
+    tiledsl choose 16x512x512x64 --stored NT --out f32 --top 5
 
 Nothing is compiled, and no GPU is needed: the choice is a model of the time that each variant takes. Times are in
 microseconds, of a launch between others on an H200 whose operands are not in L2.

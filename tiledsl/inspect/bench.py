@@ -1,8 +1,8 @@
-"""``python -m tiledsl bench``: kernels against cuBLAS and each other, on a GPU, taking turns.
+"""Time kernels against cuBLAS and each other, on a GPU, taking turns.
 
-    python -m tiledsl bench examples/gemm/fastest.py
-    python -m tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 4096x7168x2048
-    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained
+    tiledsl bench examples/gemm/fastest.py
+    tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 512x64x2048
+    tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained
 
 A kernel is any with three tensors A, B, C whose dimensions read as those of a product; what its own arguments leave
 open (a dtype) is given by --format. Ratios are of speed: 1.05 means 5% faster than the base, cuBLAS in its fastest

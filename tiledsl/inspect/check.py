@@ -1,7 +1,7 @@
-"""``python -m tiledsl check``: run a kernel on the emulator with its checks, under one or several schedules.
+"""Run a kernel on the emulator with its checks, under one or several schedules.
 
-    python -m tiledsl check kernels.py:k --size M=70 --size N=68 --size K=56
-    python -m tiledsl check kernels.py:k --size M=70 --const T=16 --seeds 8 --sarif check.sarif
+    tiledsl check kernels.py:k --size M=70 --size N=68 --size K=56
+    tiledsl check kernels.py:k --size M=70 --seeds 8 --sarif check.sarif
 
 Arrays have random numbers, the same each time; integers of more than 8 bits are zeros. Exit codes: 0: clean; 1: the
 check itself failed, or the kernel does not compile; 2: wrong arguments, or no such file; 3: findings; 4: no finding,

@@ -81,13 +81,13 @@ LINES: dict[str, Callable[[Compiled], Iterator[str]]] = {
     "signature": _signature,
     "decisions": _decisions,
     "resources": _resources,
-    "PTX": lambda compiled: (line.text for line in read_ptx(compiled.ptx)),
-    "SASS": lambda compiled: (line.text for line in read_sass(compiled.sass)),
+    "ptx": lambda compiled: (line.text for line in read_ptx(compiled.ptx)),
+    "sass": lambda compiled: (line.text for line in read_sass(compiled.sass)),
 }
 """How the lines of a part are had."""
 
-STAGES = {"tile IR": "tile", "thread IR": "thread"}
-PARTS = ("signature", "decisions", "resources", *STAGES, "PTX", "SASS")
+STAGES = {"tile-ir": "tile", "thread-ir": "thread"}
+PARTS = ("signature", "decisions", "resources", *STAGES, "ptx", "sass")
 
 
 def _texts(compiled: Compiled, parts: Sequence[str]) -> dict[str, list[str]]:

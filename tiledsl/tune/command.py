@@ -1,8 +1,8 @@
-"""``python -m tiledsl tune``: the fastest consts of a kernel for a product, out of a space that it declares.
+"""Find the fastest consts of a kernel for a product, out of a space that it declares.
 
-    python -m tiledsl tune kernels.py:k --sizes 4096 1000x3000x512 --format bf16
-    python -m tiledsl tune kernels.py:k BM=64,128 BN=64,128,256 --sizes 4096
-    python -m tiledsl tune kernels.py:k --sizes 4096 --build sm_90a --kernels DIR   # without a GPU
+    tiledsl tune kernels.py:k --sizes 4096 1000x3000x512 --format bf16
+    tiledsl tune kernels.py:k BM=64,128 BN=64,128,256 --sizes 4096
+    tiledsl tune kernels.py:k --sizes 4096 --build sm_90a --kernels DIR
 
 The file declares SPACE = {"k": {"BM": (64, 128), ...}}; CONST=VALUE,... adds to it. All combinations are built by
 several processes; what the kernel's asserts, the compiler, or a limit refuse is counted, and so is what spills. The
