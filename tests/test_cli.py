@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import pty
 import re
 import shlex
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -358,7 +363,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0 and capsys.readouterr().out == f"tiledsl {metadata.version('tiledsl')}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["shwo"], ["show"], ["show", "k.py", "--what"], ["explain", "k.py", "x"]])
+WRONG = [[], ["shwo"], ["show"], ["show", "k.py", "--what"], ["explain", "k.py", "x"], ["cache", "list", "x"]]
+
+
+@pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_arguments_are_one_message_with_a_fix(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -511,6 +519,47 @@ def test_a_terminal_with_ascii_alone(folder: Path) -> None:
         done = run_cli(folder, "show kernel.py", **env)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.isascii() and "thread_id" in done.stdout
+
+
+def on_a_terminal(columns: int, *command: str, **env: str) -> str:
+    """What a terminal of so many columns gets."""
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")} | env
+    with subprocess.Popen(command, stdout=terminal, env=environment) as process:
+        os.close(terminal)
+        text = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(reader, 1 << 16):
+                text += part
+    os.close(reader)
+    assert process.returncode == 0
+    return text.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(("columns", "margin"), [(80, 32), (20, 20)])
+def test_the_python_lines_take_a_part_of_a_terminal(columns: int, margin: int) -> None:
+    plain = on_a_terminal(columns, sys.executable, "-m", "tiledsl", "show", TILED, "--no-color")
+    assert {line.index("│") for line in plain.splitlines()} == {margin + 1}
+    assert "\x1b" not in plain
+
+
+def test_colors_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not where NO_COLOR says so. What a lexer does not know is shown as it is."""
+    command = (sys.executable, "-m", "tiledsl", "show", TILED)
+    colored = on_a_terminal(200, *command)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert "│ kernel\x1b" in colored and "│ kernel shared_tiled(" in plain
+    assert on_a_terminal(200, *command, NO_COLOR="1") == plain == shown(capsys, TILED)
+    assert on_a_terminal(200, *command, NO_COLOR="") == colored
+
+
+def test_more_memory_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", TILED, *(f"--size={name}=9999999" for name in "MNK")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("there is not enough memory: ") and printed.err.endswith(
+        "\n  fix: give smaller sizes\n"
+    )
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "5", "20", "x"])

@@ -67,8 +67,12 @@ class _Version(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
+    command = ""
+    """The one that is asked for, whose help has what this parser does not know."""
+
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_ARGUMENTS, f"{self.prog}: {message}\n  fix: {self.prog} --help says what it takes\n")
+        program = f"{self.prog} {self.command}".rstrip()
+        self.exit(WRONG_ARGUMENTS, f"{program}: {message}\n  fix: {program} --help says what it takes\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,6 +91,8 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()  # here, where an error can still be reported
     except TileError as error:
         return _fail(str(error), WRONG_ARGUMENTS if isinstance(error, (UsageError, KernelArgumentError)) else 1)
+    except MemoryError as error:
+        return _fail(f"there is not enough memory: {error or 'no more of it'}\n  fix: give smaller sizes")
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # `show ... | head`
@@ -118,6 +124,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     for name, (module, about) in COMMANDS.items():
         command = commands.add_parser(name, help=about, formatter_class=_Help)
         if name == asked:
+            parser.command = name
             handler = import_module(module)
             command.description = handler.__doc__
             handler.add_arguments(command)

@@ -20,7 +20,7 @@ SCHEMA = "tiledsl.explain/1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kernel(parser)
-    parser.add_argument("what", choices=EXPLAIN)
+    parser.add_argument("what", choices=EXPLAIN, metavar="WHAT", help=", ".join(EXPLAIN))
     add_json(parser)
 
 

@@ -19,9 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tiledsl.commands.report import write_text
 from tiledsl.errors import TileError, UsageError
-from tiledsl.inspect.arguments import add_color, add_json, print_json, use_color
+from tiledsl.inspect.arguments import add_color, add_json, print_json, use_color, write_text
 
 SCHEMA = "tiledsl.gallery/1"
 FOLDER = Path("examples", "gemm")

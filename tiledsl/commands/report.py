@@ -12,8 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tiledsl.errors import TileError
-from tiledsl.inspect.arguments import add_kernel, asked_kernel
+from tiledsl.inspect.arguments import add_kernel, asked_kernel, write_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,11 +37,3 @@ def run(arguments: argparse.Namespace) -> int:
     write_text(Path(output), text, "give another file with -o")
     print(f"{output}: {len(text) / 2**20:.2f} MiB, {len(found.findings)} findings")
     return 0
-
-
-def write_text(file: Path, text: str, fix: str) -> None:
-    """Raises TileError."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TileError(f"cannot write {file}: {error.strerror or error}\n  fix: {fix}") from error

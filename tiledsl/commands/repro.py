@@ -20,9 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.commands.report import write_text
 from tiledsl.errors import KernelArgumentError, TileError
-from tiledsl.inspect.arguments import add_kernel, asked_kernel
+from tiledsl.inspect.arguments import add_kernel, asked_kernel, write_text
 from tiledsl.inspect.loading import module_name
 from tiledsl.inspect.versions import version, versions
 

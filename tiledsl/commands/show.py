@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from shutil import get_terminal_size
 
 from tiledsl.errors import UsageError
 from tiledsl.inspect.arguments import add_color, add_json, add_kernel, asked_kernel, print_json, use_color
 
 SCHEMA = "tiledsl.show/1"
+LEAST = 20
+"""Columns of the Python lines on a narrow terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tiledsl.inspect.show import read_stage, render
+    from tiledsl.inspect.show import WIDTH, read_stage, render
     from tiledsl.inspect.source_lines import READERS
     from tiledsl.passes.pipeline import stages
     from tiledsl.verdict import location
@@ -45,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = {"stage": stage, "after": after, "lines": lines, "error": str(error) if error else ""}
         print_json(SCHEMA, kernel=kernel.name, arch=arguments.arch, **found)
     else:
-        for line in render(text, stage, color=use_color(arguments), source=not arguments.no_source):
+        width = max(LEAST, min(WIDTH, get_terminal_size().columns * 2 // 5)) if sys.stdout.isatty() else WIDTH
+        for line in render(text, stage, color=use_color(arguments), source=not arguments.no_source, width=width):
             print(line)
     if error is None:
         return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import TARGETS
-from tiledsl.errors import UsageError
+from tiledsl.errors import TileError, UsageError
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
@@ -72,3 +72,11 @@ def kernel_of(
     file, _, name = text.partition(":")
     kernel = load_kernel(Path(file), name)
     return kernel, {**parse_consts(kernel, consts), **parse_dtypes(kernel, dtypes)}
+
+
+def write_text(file: Path, text: str, fix: str) -> None:
+    """Raises TileError."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TileError(f"cannot write {file}: {error.strerror or error}\n  fix: {fix}") from error

@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from tiledsl.inspect.arguments import add_kernel, asked_kernel
+from tiledsl.inspect.arguments import add_kernel, asked_kernel, write_text
 from tiledsl.inspect.inputs import arguments_of, random_arrays, values_of
 from tiledsl.verdict import Verdict
 
@@ -41,6 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
     schedule = {"seed": arguments.seed, "seeds": arguments.seeds, "raises": False}
     result = kernel.check(**given, **consts, **schedule)
     if arguments.sarif is not None:
-        arguments.sarif.write_text(result.to_sarif(indent=1) + "\n", encoding="utf-8")
+        write_text(arguments.sarif, result.to_sarif(indent=1) + "\n", "give another file with --sarif")
     print(result.to_json(indent=1) if arguments.json else result)
     return EXIT_CODES[result.verdict]
