@@ -64,6 +64,29 @@ def test_the_fields_of_explanations(what: str, kernel: str, capsys: pytest.Captu
     assert len(FOUND[what]) >= 4 and [name for name in FOUND[what] if name not in names(found)] == []
 
 
+RACE = """\
+from tiledsl import Global, f32, grid, shared, threads, tile_kernel
+from tiledsl.dims import N
+
+@tile_kernel
+def racy(X: Global[f32, N]):
+    b, t = grid(1), threads(64)
+    S = shared((64,), f32)
+    S[t] = X[t]
+    X[t] = S[63 - t]
+"""
+
+
+def test_the_fields_of_a_finding(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "racy.py").write_text(RACE)
+    assert main(["check", str(tmp_path / "racy.py"), "--size", "N=64", "--json"]) == 3
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    (table,) = re.findall(r"^\| finding \| \|\n(.*?)(?:\n\n|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    listed = re.findall(r"`([a-z_]+)`", table)
+    assert len(listed) > 20 and [name for name in listed if name not in names(found)] == []
+    assert {*found} <= {*listed}
+
+
 def test_every_schema_is_listed() -> None:
     """As the sources have them."""
     texts = [path.read_text() for path in (ROOT / "tiledsl").rglob("*.py")]
