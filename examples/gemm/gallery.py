@@ -177,9 +177,9 @@ class Outcome:
 
     def __str__(self) -> str:
         return (
-            f"{self.kernel}: {' x '.join(map(str, self.size))} on {self.where}: error {self.error:.1e}, "
-            f"bound {self.bound:.1e}, {self.registers} registers, {self.shared} bytes shared, "
-            f"{self.seconds * 1e3:.3g} ms: {'right' if self.right else 'WRONG'}"
+            f"{self.kernel}: {' x '.join(map(str, self.size))} on {self.where}: {'right' if self.right else 'WRONG'}\n"
+            f"  error {self.error:.1e}, bound {self.bound:.1e}; {self.registers} registers, "
+            f"{self.shared} bytes shared, {self.seconds * 1e3:.3g} ms"
         )
 
 

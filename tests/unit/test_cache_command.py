@@ -72,9 +72,11 @@ def test_what_cannot_be_read_is_listed_too(capsys: pytest.CaptureFixture[str], f
     assert cache is not None
     (cache.folder / f"{'a' * 64}.entry").write_bytes(b"tiledsl cache 3\nx")
     (cache.folder / f"{'b' * 64}.entry").write_bytes(b"")
+    cache.store("d" * 64, b"", {"label": None, "parts": [1], "name": "scaled"})
     (cache.folder / f"{'c' * 64}.entry").symlink_to("/etc/passwd")
     names = sorted(e["kernel"] for e in asked(capsys, "list")[1]["entries"])
-    assert names == [*["of another version of tiledsl"] * 3, "scaled(T=32)"]
+    assert names == ["None", *["of another version of tiledsl"] * 3, "scaled(T=32)"]
+    assert asked(capsys, "explain", str(file), "--const", "T=8")[1]["changed"][0]["part"] == "consts"
 
 
 def changed(found: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tiledsl.inspect.arguments import add_json, add_kernel, asked_kernel, print_json
 
@@ -68,10 +68,9 @@ def _list(cache: DiskCache, with_entries: bool) -> tuple[str, dict[str, Any]]:
         return text, fields
     found = cache.entries()
     fields["entries"] = [
-        {"key": e.key, "kernel": _label(e), "target": _part(e, "target"), "bytes": e.bytes, "used": _date(e)}
-        for e in found
+        {"key": e.key, "kernel": _label(e), "target": _target(e), "bytes": e.bytes, "used": _date(e)} for e in found
     ]
-    rows = [(_cut(_label(e)), _part(e, "target"), f"{e.bytes / 1024:.0f}", _date(e)) for e in found]
+    rows = [(_cut(_label(e)), _target(e), f"{e.bytes / 1024:.0f}", _date(e)) for e in found]
     return f"{table(('kernel', 'target', 'KiB', 'last used'), rows, {0, 1, 3})}\n\n{text}" if rows else text, fields
 
 
@@ -117,9 +116,9 @@ def _shown(change: Mapping[str, str]) -> str:
 
 def _changed(entry: Entry, parts: Mapping[str, str]) -> list[dict[str, str]]:
     """The parts of the key that differ. What holds others says so only if none of these does."""
-    then: Mapping[str, str] = entry.note.get("parts", {})
+    then = _parts(entry)
     differ = {
-        name: {"part": name, "then": then.get(name, ""), "now": now}
+        name: {"part": name, "then": str(then.get(name, "")), "now": now}
         for name, now in parts.items()
         if then.get(name) != now
     }
@@ -137,8 +136,13 @@ def _label(entry: Entry) -> str:
     return str(entry.note.get("label", "of another version of tiledsl"))
 
 
-def _part(entry: Entry, name: str) -> str:
-    return str(entry.note.get("parts", {}).get(name, ""))
+def _parts(entry: Entry) -> Mapping[str, Any]:
+    parts = entry.note.get("parts")
+    return cast(dict[str, Any], parts) if isinstance(parts, dict) else {}
+
+
+def _target(entry: Entry) -> str:
+    return str(_parts(entry).get("target", ""))
 
 
 def _date(entry: Entry) -> str:
