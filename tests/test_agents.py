@@ -87,6 +87,44 @@ def test_the_fields_of_a_finding(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert {*found} <= {*listed}
 
 
+WRONG = """\
+from tiledsl import Global, f32, tile_kernel
+from tiledsl.dims import N
+
+@tile_kernel
+def wrong(X: Global[f32, N]):
+    X[0] = nothing
+    X[1] = X[0].nowhere
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kinds"),
+    [
+        (["explain", "wrong.py", "banks"], 1, ["CompileError", "CompileError"]),
+        (["explain", "no.py", "banks"], 2, ["UsageError"]),
+        (["gallery", "show", "nothing"], 2, ["UsageError"]),
+    ],
+)
+def test_errors_are_data_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    arguments: list[str], code: int, kinds: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    assert main([*arguments, "--json"]) == code
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert found["schema"] == "tiledsl.error/1" and [each["kind"] for each in found["errors"]] == kinds
+    assert {*found["errors"][0]} | {"errors"} == {*FIELDS["tiledsl.error/1"]}
+    for each in found["errors"]:
+        assert each["message"] in printed.err and f"  fix: {each['fix']}" in printed.err
+        assert (each["location"] is None) is (code == 2)
+    assert main(arguments) == code
+    again = capsys.readouterr()
+    assert (again.out, again.err) == ("", printed.err)
+
+
 def test_every_schema_is_listed() -> None:
     """As the sources have them."""
     texts = [path.read_text() for path in (ROOT / "tiledsl").rglob("*.py")]

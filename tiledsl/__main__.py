@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             argv = sys.argv[1:] if argv is None else argv
             arguments = _parser(argv).parse_args(argv)
-            return arguments.run(arguments)
+            return _run(arguments)
         finally:
             sys.stdout.flush()  # here, where an error can still be reported
     except TileError as error:
@@ -101,6 +101,18 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         _drop_output()
         return _fail(f"cannot write the output: {error.strerror or error}\n  fix: send it where there is room")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """With --json what goes wrong is data, too."""
+    try:
+        return arguments.run(arguments)
+    except TileError as error:
+        if getattr(arguments, "json", None) is True:  # of `bench` it is a file
+            from tiledsl.inspect.arguments import print_error
+
+            print_error(error)
+        raise
 
 
 def _fail(message: str, code: int = 1) -> int:

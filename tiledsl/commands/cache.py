@@ -24,7 +24,7 @@ SCHEMA = "tiledsl.cache/1"
 OFF = "there is no disk cache: TILEDSL_CACHE=0 switches it off, or no home folder is known"
 DIGEST = 64
 """Characters of a part that is no more than a digest."""
-WIDTH = 46
+WIDTH = 42
 """Characters of a kernel's name and consts in the list."""
 
 

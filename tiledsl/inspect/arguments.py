@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import TARGETS
-from tiledsl.errors import TileError, UsageError
+from tiledsl.errors import CompileErrors, EmulatorError, LocatedError, TileError, UsageError
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
 
+SCHEMA = "tiledsl.error/1"
 EXAMPLE = "for example examples/gemm/naive.py:naive; the name may be left out where the file has one kernel"
 
 
@@ -48,6 +49,23 @@ def print_json(schema: str, **fields: Any) -> None:
     """ASCII. A field that is gone, or means something else, is a new number behind the name of the schema; a new field
     is not."""
     print(json.dumps({"schema": schema, **fields}, indent=1))
+
+
+def print_error(error: TileError) -> None:
+    """As JSON: all errors of a compilation, else the one."""
+    found = error.errors if isinstance(error, CompileErrors) else (error,)
+    print_json(SCHEMA, errors=[_described(each) for each in found])
+
+
+def _described(error: TileError) -> dict[str, Any]:
+    from tiledsl.verdict import location
+
+    text, _, fix = str(error).partition("\n  fix: ")
+    place: dict[str, Any] | None = None
+    if isinstance(error, LocatedError):
+        text, fix, place = error.message, error.fix, location(error.loc)
+    code = error.finding.code if isinstance(error, EmulatorError) else ""
+    return {"kind": type(error).__name__, "code": code, "message": text, "fix": fix, "location": place}
 
 
 def checked_arch(name: str) -> str:
