@@ -31,8 +31,10 @@ def test_every_notebook_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_notebook(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
     notebook: Any = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
     NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()

@@ -137,6 +137,22 @@ def test_a_change_of_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert re.findall(r"^[-+] +%\w+ = (\S+)", text, re.MULTILINE) == ["arith.fma", "arith.add", "arith.add"]
 
 
+def test_each_side_has_its_own_modules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Two versions of a folder, of which only the module beside the kernel differs."""
+    kernel = (
+        "from shared_by_both import SCALE\nfrom tiledsl import Global, f32, grid, threads, tile_kernel\n"
+        "from tiledsl.dims import N\n\n\n@tile_kernel\ndef scaled(X: Global[f32, N]):\n"
+        "    i = grid(1) + threads(32)\n    X[i] = X[i] * SCALE\n"
+    )
+    for folder, scale in (("old", 2.0), ("new", 3.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "k.py").write_text(kernel)
+        (tmp_path / folder / "shared_by_both.py").write_text(f"SCALE = {scale}\n")
+    found = asked(capsys, f"{tmp_path}/old/k.py", f"{tmp_path}/new/k.py", "--only", "tile-ir")["parts"]["tile-ir"]
+    constants = [line.split()[4] for line in found["diff"] if re.match(r"[-+] .* = arith.constant", line)]
+    assert constants == ["2.0", "3.0"]
+
+
 def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
     found = asked(capsys, NAIVE, "--arch-b", "sm_80", "--only", "signature", "--only", "tile-ir")
     assert found["parts"]["signature"]["diff"][2:4] == ["-target sm_90a", "+target sm_80"]

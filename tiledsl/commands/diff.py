@@ -11,11 +11,16 @@ that merely have other numbers are no difference.
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import UsageError
 from tiledsl.inspect.arguments import add_arch, add_color, add_json, kernel_of, print_json, use_color
+from tiledsl.inspect.loading import is_beside
 
 if TYPE_CHECKING:
     from tiledsl.compilation.compiled import Compiled
@@ -53,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.b is None and not any(own):
         fix = "name another kernel, or give a side its own settings, as --const-b T=32"
         raise UsageError(f"diff: {arguments.a} is compared with itself\n  fix: {fix}")
-    a, b = _side(arguments, "a"), _side(arguments, "b")
+    with _forgotten():
+        a = _side(arguments, "a")
+    b = _side(arguments, "b")
     found = compare(a, b, arguments.only or PARTS)
     used = {name: (value, resources(b)[name]) for name, value in resources(a).items()}
     if arguments.json:
@@ -65,6 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(a, b, found, used, use_color(arguments))
     return DIFFERENT if arguments.exit_code and not all(d.same for d in found) else 0
+
+
+@contextmanager
+def _forgotten() -> Generator[None]:
+    """What is imported here from beside a kernel's file is imported anew later: B may have others of these names."""
+    path, known = [*sys.path], {*sys.modules}
+    yield
+    folders = [Path(folder) for folder in sys.path if folder not in path]
+    for name in {*sys.modules} - known:
+        if any(is_beside(sys.modules[name], folder) for folder in folders):
+            del sys.modules[name]
+    sys.path[:] = path
 
 
 def _side(arguments: argparse.Namespace, side: str) -> Compiled:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.inspect.arguments import add_kernel, asked_kernel, write_text
-from tiledsl.inspect.loading import module_name
+from tiledsl.inspect.loading import is_beside, module_name
 from tiledsl.inspect.versions import version, versions
 
 if TYPE_CHECKING:
@@ -147,10 +147,9 @@ def _beside(module: ModuleType, folder: Path) -> dict[str, str]:
     while todo:
         for name in _imported(todo.pop()):
             other = sys.modules.get(name)
-            file = Path(getattr(other, "__file__", None) or "/")
-            inside = file.is_relative_to(folder) and "site-packages" not in file.parts
-            if other is None or not inside or name.partition(".")[0] == "tiledsl":
+            if other is None or not is_beside(other, folder):
                 continue
+            file = Path(str(other.__file__))
             relative = str(file.relative_to(folder))
             if relative not in found:
                 found[relative] = file.read_text(encoding="utf-8")

@@ -46,6 +46,13 @@ def module_name(path: Path) -> str:
     return f"_file_{path.stem}"
 
 
+def is_beside(module: ModuleType | None, folder: Path) -> bool:
+    """Is it a module of the user's in this folder?"""
+    file = Path(getattr(module, "__file__", None) or "/")
+    ours = module is None or module.__name__.partition(".")[0] == "tiledsl"
+    return not ours and file.is_relative_to(folder) and "site-packages" not in file.parts
+
+
 def _failed(path: Path, error: BaseException) -> TileError:
     """What the user's file did when it was run, in one line and at its line."""
     if isinstance(error, SyntaxError) and error.filename:
