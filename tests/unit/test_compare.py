@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "gemm"
 TILED, NAIVE = f"{EXAMPLES}/shared_tiled.py", f"{EXAMPLES}/naive.py"
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["diff", *arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+@cache
+def asked(*arguments: str) -> dict[str, Any]:
+    text = io.StringIO()
+    with redirect_stdout(text):
+        assert main(["diff", *arguments, "--json"]) == 0
+    found = json.loads(text.getvalue())
     assert found["schema"] == "tiledsl.diff/1"
     return {**found, "parts": {part["part"]: part for part in found["parts"]}}
 
@@ -92,8 +98,8 @@ def test_everything_else_is(a: str, b: str) -> None:
 # -- the command -------------------------------------------------------------------------------------
 
 
-def test_two_settings_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, TILED, "--const-b", "T=32")
+def test_two_settings_of_a_kernel() -> None:
+    found = asked(TILED, "--const-b", "T=32")
     assert (found["a"]["kernel"], found["b"]["kernel"]) == ("shared_tiled(T=16)", "shared_tiled(T=32)")
     assert [*found["parts"]] == [*PARTS] and not any(part["same"] for part in found["parts"].values())
     assert found["resources"]["shared"] == {"a": 2048, "b": 8192}
@@ -105,7 +111,7 @@ def test_two_settings_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_text_has_a_summary_first(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [TILED, "--const-b", "T=32"]
-    found = asked(capsys, *arguments)
+    found = asked(*arguments)
     assert main(["diff", *arguments]) == 0
     text = capsys.readouterr().out
     summary, *parts = re.split(r"\n\n--- A: (?=.*\n\+\+\+ B: )", text)
@@ -117,8 +123,8 @@ def test_the_text_has_a_summary_first(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x1b" not in text
 
 
-def test_two_kernels(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, NAIVE, TILED, "--const", "T=8", "--only", "signature", "--only", "ptx")
+def test_two_kernels() -> None:
+    found = asked(NAIVE, TILED, "--const", "T=8", "--only", "signature", "--only", "ptx")
     assert [*found["parts"]] == ["signature", "ptx"]
     assert {"-kernel naive", "+kernel shared_tiled"} <= {*found["parts"]["signature"]["diff"]}
     assert found["a"]["kernel"] == "naive(T=8)" and found["b"]["kernel"] == "shared_tiled(T=8)"
@@ -137,7 +143,7 @@ def test_a_change_of_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert re.findall(r"^[-+] +%\w+ = (\S+)", text, re.MULTILINE) == ["arith.fma", "arith.add", "arith.add"]
 
 
-def test_each_side_has_its_own_modules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_each_side_has_its_own_modules(tmp_path: Path) -> None:
     """Two versions of a folder, of which only the module beside the kernel differs."""
     kernel = (
         "from shared_by_both import SCALE\nfrom tiledsl import Global, f32, grid, threads, tile_kernel\n"
@@ -148,13 +154,13 @@ def test_each_side_has_its_own_modules(capsys: pytest.CaptureFixture[str], tmp_p
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "k.py").write_text(kernel)
         (tmp_path / folder / "shared_by_both.py").write_text(f"SCALE = {scale}\n")
-    found = asked(capsys, f"{tmp_path}/old/k.py", f"{tmp_path}/new/k.py", "--only", "tile-ir")["parts"]["tile-ir"]
+    found = asked(f"{tmp_path}/old/k.py", f"{tmp_path}/new/k.py", "--only", "tile-ir")["parts"]["tile-ir"]
     constants = [line.split()[4] for line in found["diff"] if re.match(r"[-+] .* = arith.constant", line)]
     assert constants == ["2.0", "3.0"]
 
 
-def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, NAIVE, "--arch-b", "sm_80", "--only", "signature", "--only", "tile-ir")
+def test_targets() -> None:
+    found = asked(NAIVE, "--arch-b", "sm_80", "--only", "signature", "--only", "tile-ir")
     assert found["parts"]["signature"]["diff"][2:4] == ["-target sm_90a", "+target sm_80"]
     assert found["parts"]["tile-ir"]["same"]
 
