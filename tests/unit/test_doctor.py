@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tiledsl.__main__ import main
+from tiledsl.commands.starter import linear
 from tiledsl.errors import DeviceError
 
 FAILED = ("driver", "GPU")
@@ -59,7 +60,17 @@ def test_with_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     monkeypatch.setattr("tiledsl.runtime.driver.driver", lambda: gpu)
     found = asked(capsys)
     assert found["works"]["gpu"] is True
-    assert found["parts"]["GPU"]["found"] == "0: H200, sm_90, 132 SMs, compiled for as sm_90a"
+    expected = "0: H200, sm_90, 132 SMs, compiled for as sm_90a; a kernel ran, and its result is right"
+    assert found["parts"]["GPU"]["found"] == expected
+
+
+def test_a_wrong_result_is_no_emulator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"specialized": linear.specialized, "signature": linear.signature}
+    nothing = SimpleNamespace(check=lambda A, B, bias, C: None, **parts)
+    monkeypatch.setattr("tiledsl.commands.starter.linear", nothing)
+    found = asked(capsys, code=1)
+    assert found["works"] == {"emulator": False, "machine_code": False, "gpu": False}
+    assert found["parts"]["emulator"]["found"] == "a kernel ran, and its result is wrong"
 
 
 def test_another_assembler(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def _parts() -> Iterator[Part]:
     yield tried("assembly", CODE, bug, _assembled, *LIBRARIES, "ptxas")
     yield tried("cuda-python", GPU, wheel("cuda-python"), lambda: import_module("cuda.bindings").__version__)
     yield tried("driver", GPU, "where there is a GPU, install NVIDIA's driver", _driver, "cuda-python")
-    yield tried("GPU", GPU, "see whether nvidia-smi works; without a GPU, kernels run on the emulator", _gpus, "driver")
+    fix = "see whether nvidia-smi works; without a GPU, kernels run on the emulator"
+    yield tried("GPU", GPU, fix, _gpus, "driver", "assembly")
     yield tried("cache", "keeping what was compiled", "see docs/caching.md", _cache)
 
 
@@ -137,16 +138,21 @@ def _llvm() -> str:
 
 
 def _emulated() -> str:
-    """The starter kernel on the emulator."""
-    import numpy as np
-
+    """The starter kernel on the emulator, with its checks."""
     from tiledsl.commands.starter import linear
 
-    A, B, bias = np.ones((40, 40), np.float32), np.eye(40, dtype=np.float32), np.zeros(40, np.float32)
-    result = linear.check(A, B, bias, C := np.zeros_like(A))
-    if not result or not (C == A).all():
-        raise TileError(f"the result of a kernel is wrong: {result}")
+    _require_right(linear.check)
     return "a kernel ran, and its result is right"
+
+
+def _require_right(run: Callable[..., object]) -> None:
+    """run: the starter kernel, somewhere."""
+    import numpy as np
+
+    A, B, bias = np.ones((40, 40), np.float32), np.eye(40, dtype=np.float32), np.zeros(40, np.float32)
+    run(A, B, bias, C := np.zeros_like(A))
+    if not (C == A).all():
+        raise TileError("a kernel ran, and its result is wrong")
 
 
 def _program(tool: Tool) -> str:
@@ -178,14 +184,18 @@ def _driver() -> str:
 
 
 def _gpus() -> str:
+    """All of them; the starter kernel runs on the current one."""
+    from tiledsl.commands.starter import linear
     from tiledsl.runtime.driver import driver
 
     gpu = driver()
-    return "; ".join(
+    found = [
         f"{d.ordinal}: {d.name}, sm_{d.capability[0]}{d.capability[1]}, {d.processors} SMs, compiled for as "
         f"{gpu.target_of(d.ordinal)}"
         for d in gpu.devices
-    )
+    ]
+    _require_right(linear)
+    return f"{'; '.join(found)}; a kernel ran, and its result is right"
 
 
 def _cache() -> str:
