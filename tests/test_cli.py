@@ -1,19 +1,26 @@
-"""``python -m tiledsl``: every stage of a kernel with its Python lines, clear errors, the cache."""
+"""``tiledsl``: every stage of a kernel with its Python lines, clear errors, the cache, JSON."""
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import pty
 import re
 import shlex
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tiledsl.__main__ import main
+from tiledsl.__main__ import COMMANDS, main
 from tiledsl.errors import Loc
 from tiledsl.inspect.show import highlight
 from tiledsl.inspect.source_lines import Line, read_ir, read_llvm, read_ptx, read_sass
@@ -106,7 +113,7 @@ def test_what_opt_cannot_do_is_one_message(
     file = tmp_path / "two.tir"
     if text is not None:
         file.write_text(text)
-    assert main(["opt", str(file), *arguments]) == 1
+    assert main(["opt", str(file), *arguments]) == (2 if arguments or text is None else 1)
     found = capsys.readouterr()
     assert message in found.err and not found.out
 
@@ -126,7 +133,7 @@ def test_after_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
         ([f"{TILED}:nothing"], "It defines: shared_tiled"),
         ([__file__], "defines no kernel"),
         ([f"{TILED}:shared_tiled", "--const", "Q=3"], "no open const 'Q'. It has: T"),
-        ([f"{TILED}:shared_tiled", "--const", "T"], "expected NAME=VALUE"),
+        ([f"{TILED}:shared_tiled", "--const", "T"], "expected NAME=VALUE\n  fix: write it as --const T=32"),
         ([f"{TILED}:shared_tiled", "--const", "T=wide"], "expected an int, got 'wide'"),
         ([f"{TILED}:shared_tiled", "--stage", "ptx", "--after", "expand"], "goes with --stage ir"),
         ([f"{TILED}:shared_tiled", "--after", "nothing"], "nothing"),
@@ -136,9 +143,9 @@ def test_after_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert main(["show", *arguments]) == 1
+    assert main(["show", *arguments]) == 2
     printed = capsys.readouterr()
-    assert message in printed.err
+    assert message in printed.err and printed.err.count("\n  fix: ") == 1
     assert "Traceback" not in printed.err
 
 
@@ -165,7 +172,7 @@ def test_what_is_open_is_asked_for_in_the_terms_of_the_command_line(
         (["--const", "T=32"], "dtype D of copied is not given\n  fix: give --dtype D=..."),
         (["--const", "T=32", "--dtype", "Z=f16"], "copied has no open dtype 'Z'. It has: D, X, Y"),
     ):
-        assert main(["show", str(file), *arguments]) == 1
+        assert main(["show", str(file), *arguments]) == 2
         assert message in capsys.readouterr().err
     for name in ("D", "Y"):
         assert "global<bf16" in shown(capsys, str(file), "--const", "T=32", "--dtype", f"{name}=bf16")
@@ -240,6 +247,134 @@ def test_colors_change_no_line() -> None:
         assert plain == lines
 
 
+# -- JSON --------------------------------------------------------------------------------------------------
+
+
+def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == code
+    text = capsys.readouterr().out
+    assert text.isascii()
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("stage", ["ir", "llvm", "ptx", "sass"])
+def test_a_stage_as_json_has_the_lines_of_the_text(capsys: pytest.CaptureFixture[str], stage: str) -> None:
+    found = printed_json(capsys, "show", TILED, "--stage", stage)
+    text = shown(capsys, TILED, "--stage", stage, "--no-source")
+    assert (found["schema"], found["stage"], found["error"]) == ("tiledsl.show/1", stage, "")
+    assert [line["text"].rstrip() for line in found["lines"]] == text.splitlines()
+    assert any(line["location"] and line["location"]["file"] == TILED for line in found["lines"])
+
+
+def test_the_last_stage_of_what_does_not_compile_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "refused.py"
+    file.write_text(REFUSED)
+    found = printed_json(capsys, "show", f"{file}:refused", "--stage", "sass", code=1)
+    assert found["stage"] == "ptx" and found["error"].startswith(f"{file}:7:")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what", "fields"),
+    [
+        ("shared_tiled", "banks", {"used", "limit", "tiles", "accesses", "places"}),
+        ("mma_pipelined", "pipeline", {"loops", "groups"}),
+        ("hopper_roles", "roles", {"launch_registers", "roles", "rings"}),
+    ],
+)
+def test_an_explanation_as_json_says_what_the_text_says(
+    capsys: pytest.CaptureFixture[str], kernel: str, what: str, fields: set[str]
+) -> None:
+    file = f"{ROOT}/examples/gemm/{kernel}.py"
+    arguments = ["explain", f"{file}:{kernel}", what, *([] if what == "banks" else ["--dtype", "D=bf16"])]
+    found = printed_json(capsys, *arguments)
+    assert (found["schema"], found["what"]) == ("tiledsl.explain/1", what)
+    assert found["kernel"].startswith(f"{kernel}(") and found["found"].keys() == fields
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    if what == "banks":
+        assert [place["file"] for place in found["found"]["places"]] == [file] * 4
+        for place, access in zip(found["found"]["places"], found["found"]["accesses"], strict=True):
+            assert re.search(rf"^{place['line']} .* {access['tile']} +{access['kind']} ", text, re.MULTILINE)
+    elif what == "pipeline":
+        (loop,) = found["found"]["loops"]
+        assert loop["text"] in text and f"line {loop['place']['line']}: " in loop["text"]
+    else:
+        assert all(role["title"] in text and role["place"]["file"] == file for role in found["found"]["roles"])
+
+
+def test_machine_code_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed_json(capsys, "explain", TILED, "sass")["found"]
+    assert main(["explain", TILED, "sass"]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert f"{len(found['instructions'])} instructions, at most {found['most_live']} registers alive" in head
+    ffma = next(each for each in found["instructions"] if each["text"].startswith("FFMA"))
+    assert FMA_LINE in Path(TILED).read_text().splitlines()[ffma["place"]["line"] - 1]
+    loads = {each["address"] for each in found["instructions"] if each["text"].startswith(("LDS", "LDG"))}
+    assert any(loads & {*each["waits_for"]} for each in found["instructions"])
+
+
+# -- as a program ------------------------------------------------------------------------------------------
+
+
+def test_the_script_is_the_module() -> None:
+    """`tiledsl`, which pip makes, and `python -m tiledsl`."""
+    (script,) = (each for each in metadata.entry_points(group="console_scripts") if each.name == "tiledsl")
+    assert script.load() is main
+    beside = subprocess.run([Path(sys.executable).with_name("tiledsl"), "--help"], capture_output=True, text=True)
+    module = subprocess.run([sys.executable, "-m", "tiledsl", "--help"], capture_output=True, text=True)
+    assert beside.returncode == module.returncode == 0
+    assert beside.stdout == module.stdout and beside.stdout.startswith("usage: tiledsl ")
+
+
+def test_help_loads_no_library_and_no_other_command() -> None:
+    heavy = [
+        "importlib.metadata",
+        "numpy",
+        "llvmlite",
+        "cuda",
+        "rich",
+        "pygments",
+        "ml_dtypes",
+        "tiledsl.kernel",
+        "tiledsl.inspect",
+    ]
+    script = "import sys, tiledsl.__main__ as m\ntry: m.main(['--help'])\nexcept SystemExit: pass\n"
+    script += f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert all(f"\n    {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and max(map(len, text.splitlines())) < 80, text
+    assert f"\n    tiledsl {command} " in text or command in ("", "doctor", "error")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"tiledsl {metadata.version('tiledsl')}\n"
+
+
+WRONG = [[], ["shwo"], ["show"], ["show", "k.py", "--what"], ["explain", "k.py", "x"], ["cache", "list", "x"]]
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_arguments_are_one_message_with_a_fix(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert not printed.out and re.fullmatch(r"tiledsl.*: .+\n  fix: tiledsl.* --help says what it takes\n", printed.err)
+
+
 # -- the report --------------------------------------------------------------------------------------------
 
 
@@ -283,7 +418,8 @@ def test_no_report_of_what_fails(
 ) -> None:
     (tmp_path / "refused.py").write_text(REFUSED)
     asked = kernel.replace("refused.py", str(tmp_path / "refused.py"))
-    assert main(["report", asked, "-o", str(tmp_path / "k.html"), *options]) == 1
+    compiles = not kernel.startswith("refused.py")
+    assert main(["report", asked, "-o", str(tmp_path / "k.html"), *options]) == (2 if compiles else 1)
     printed = capsys.readouterr()
     assert message in printed.err and "Traceback" not in printed.err and not printed.out
     assert not (tmp_path / "k.html").exists()
@@ -352,13 +488,13 @@ def test_what_is_wrong_with_a_file_is_one_message(tmp_path: Path, text: str | No
         (tmp_path / "user.py").write_text(text)
     done = run_cli(tmp_path, "show user.py")
     first, *rest = done.stderr.splitlines()
-    assert done.returncode == 1 and not done.stdout
+    assert done.returncode == (2 if "no kernel" in message or "no Python file" in message else 1) and not done.stdout
     assert message in first and len(rest) == 1 and rest[0].startswith("  fix: "), done.stderr
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "show .")
-    assert done.returncode == 1 and done.stderr.startswith("there is no Python file .\n  fix: ")
+    assert done.returncode == 2 and done.stderr.startswith("there is no Python file .\n  fix: ")
 
 
 def test_ctrl_c_is_no_traceback(tmp_path: Path) -> None:
@@ -385,10 +521,51 @@ def test_a_terminal_with_ascii_alone(folder: Path) -> None:
         assert done.stdout.isascii() and "thread_id" in done.stdout
 
 
+def on_a_terminal(columns: int, *command: str, **env: str) -> str:
+    """What a terminal of so many columns gets."""
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")} | env
+    with subprocess.Popen(command, stdout=terminal, env=environment) as process:
+        os.close(terminal)
+        text = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(reader, 1 << 16):
+                text += part
+    os.close(reader)
+    assert process.returncode == 0
+    return text.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(("columns", "margin"), [(80, 32), (20, 20)])
+def test_the_python_lines_take_a_part_of_a_terminal(columns: int, margin: int) -> None:
+    plain = on_a_terminal(columns, sys.executable, "-m", "tiledsl", "show", TILED, "--no-color")
+    assert {line.index("│") for line in plain.splitlines()} == {margin + 1}
+    assert "\x1b" not in plain
+
+
+def test_colors_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not where NO_COLOR says so. What a lexer does not know is shown as it is."""
+    command = (sys.executable, "-m", "tiledsl", "show", TILED)
+    colored = on_a_terminal(200, *command)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert "│ kernel\x1b" in colored and "│ kernel shared_tiled(" in plain
+    assert on_a_terminal(200, *command, NO_COLOR="1") == plain == shown(capsys, TILED)
+    assert on_a_terminal(200, *command, NO_COLOR="") == colored
+
+
+def test_more_memory_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", TILED, *(f"--size={name}=9999999" for name in "MNK")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("there is not enough memory: ") and printed.err.endswith(
+        "\n  fix: give smaller sizes\n"
+    )
+
+
 @pytest.mark.parametrize("columns", ["0", "1", "5", "20", "x"])
 def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    for command in ("", "show", "explain", "report", "bench", "tune", "choose", "cache"):
+    for command in ("", *COMMANDS):
         with pytest.raises(SystemExit) as ended:
             main([*command.split(), "--help"])
         assert ended.value.code == 0

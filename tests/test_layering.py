@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "tiledsl"
 
 # Lowest first. A module may import from its own layer and from those before it. What is not a folder is a file.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "arch", "findings", "forks", "recursion", "tables"),
+    ("errors", "arch", "findings", "forks", "html", "recursion", "tables"),
     ("layout",),
     ("ir", "boundary"),
     ("passes",),
@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),  # tiledsl/__init__.py re-exports the language; the other two are for users
     ("gemm",),  # kernels, written in the language as users write theirs
     ("torch", "export"),  # gemm for others: as operators of PyTorch, as files for programs without Python
+    ("commands",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

@@ -5,7 +5,7 @@
         CompileError            a kernel that cannot be compiled: CompileErrors (all of them), AssemblerError
         VerifyError             IR that breaks an invariant
         EmulatorError           a kernel that did something illegal on the emulator: HazardError (by its checks)
-      KernelArgumentError, DeviceError, ToolNotFoundError, CacheError
+      KernelArgumentError, DeviceError, ToolNotFoundError, CacheError, UsageError
 
 What the emulator says of a kernel is data as well: a `Finding`, with a code that `tiledsl.findings` explains. A message
 says what was asked, what was expected, what was got, and how to fix it.
@@ -37,6 +37,7 @@ __all__ = [
     "Side",
     "TileError",
     "ToolNotFoundError",
+    "UsageError",
     "VerifyError",
     "render_at",
 ]
@@ -152,6 +153,10 @@ class ToolNotFoundError(TileError):
 
 class CacheError(TileError):
     """The on-disk cache cannot be used, or its settings are invalid. A compilation only warns if it cannot be used."""
+
+
+class UsageError(TileError):
+    """The command line asks for what is not there, or lacks something."""
 
 
 # -- findings of the emulator ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiledsl.errors import TileError
+from tiledsl.errors import UsageError
 
 __all__ = ["EDGES", "KINDS", "Kind", "explain"]
 
@@ -393,13 +393,13 @@ OWN_FAULT = ("T902", "T904")
 
 
 def explain(code: str) -> str:
-    """The text of ``python -m tiledsl error CODE``; without a code, all with their names. Raises TileError for a code
+    """The text of ``python -m tiledsl error CODE``; without a code, all with their names. Raises UsageError for a code
     that there is not."""
     if not code:
         return "\n".join(f"{kind.code}  {kind.name}" for kind in _TABLE)
     kind = KINDS.get(code.upper())
     if kind is None:
-        raise TileError(f"there is no error {code}\n  fix: python -m tiledsl error lists all of them")
+        raise UsageError(f"there is no error {code}\n  fix: python -m tiledsl error lists all of them")
     lines = [f"{kind.code}: {kind.name}", "", kind.text, "", f"fix: {kind.fix}"]
     if kind.example:
         lines += ["", "for example", "", *(f"    {line}" for line in kind.example.splitlines())]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError
+from tiledsl import html
+from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import EDGES, INCOMPLETE, KINDS, OWN_FAULT
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
@@ -20,7 +21,7 @@ from tiledsl.signatures.specialize import Named, argument_error
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
 
-__all__ = ["SCHEMA", "CheckResult", "Gap", "Verdict", "to_sarif"]
+__all__ = ["SCHEMA", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
 
 SCHEMA = "tiledsl.check/1"
 """Of `CheckResult.to_json`. A field that is gone, or means something else, is a new number; a new field is not."""
@@ -66,24 +67,41 @@ class CheckResult:
 
     def __str__(self) -> str:
         """A line for each thing to know, and a last one with the verdict."""
-        lines = [f"{at_line(f.loc)}: {f.code}: {f.message}\n  fix: {f.fix}" for f in self.findings]
-        lines += [f"{at_line(gap.loc)}: {gap.why}" for gap in self.not_covered]
-        lines += [self.error] if self.error else []
+        return "\n".join([*self._findings(), *self._others(), self._last()])
+
+    def _findings(self) -> list[str]:
+        return [f"{at_line(f.loc)}: {f.code}: {f.message}\n  fix: {f.fix}" for f in self.findings]
+
+    def _others(self) -> list[str]:
+        return [f"{at_line(gap.loc)}: {gap.why}" for gap in self.not_covered] + ([self.error] if self.error else [])
+
+    def _last(self) -> str:
         runs = f"{len(self.seeds)} schedule{'s' * (len(self.seeds) != 1)}"
         seeds = sorted({f.seed for f in self.findings if f.seed})
         replay = f"; --seed {seeds[0]} replays the first that needs one" if seeds else ""
-        return "\n".join([*lines, f"{self.kernel}: {self.verdict} ({runs}{replay})"])
+        return f"{self.kernel}: {self.verdict} ({runs}{replay})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        """Each finding with the lines that it is about."""
+        parts: list[str] = []
+        for finding, text in zip(self.findings, self._findings(), strict=True):
+            shown = dict.fromkeys(render_at(side.loc, side.does) for side in finding.sides if side.loc.line)
+            parts.append(html.paragraph("\n".join([text, *shown]), html.MARK))
+        return html.section(self._last(), *parts, *map(html.paragraph, self._others()))
 
     def to_dict(self) -> dict[str, Any]:
         """What `to_json` writes."""
         return {
             "schema": SCHEMA,
             "kernel": self.kernel,
-            "location": _location(self.loc),
+            "location": location(self.loc),
             "verdict": self.verdict,
             "seeds": [*self.seeds],
             "findings": [_finding(each) for each in self.findings],
-            "not_covered": [{"location": _location(gap.loc), "why": gap.why} for gap in self.not_covered],
+            "not_covered": [{"location": location(gap.loc), "why": gap.why} for gap in self.not_covered],
             "error": self.error,
         }
 
@@ -156,24 +174,24 @@ def at_line(loc: Loc) -> str:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def _location(loc: Loc | None) -> dict[str, Any] | None:
+def location(loc: Loc | None) -> dict[str, Any] | None:
     """None for none. `called_at`: of an inlined function."""
     if loc is None or not loc.line:
         return None
     place: dict[str, Any] = {"file": loc.file, "line": loc.line, "column": loc.col, "end_column": loc.end_col}
-    return {**place, "function": loc.function, "called_at": _location(loc.caller)}
+    return {**place, "function": loc.function, "called_at": location(loc.caller)}
 
 
 def _side(side: Side) -> dict[str, Any]:
     return {
-        "location": _location(side.loc),
+        "location": location(side.loc),
         "op": side.op,
         "who": side.who,
         "does": side.does,
         "block": side.block,
         "thread": side.thread,
         "warps": [*side.warps],
-        "role": _location(side.role),
+        "role": location(side.role),
     }
 
 
@@ -190,7 +208,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "name": KINDS[finding.code].name,
         "message": finding.message,
         "fix": finding.fix,
-        "location": _location(finding.loc),
+        "location": location(finding.loc),
         "sides": [_side(side) for side in finding.sides],
         "memory": _memory(finding.memory),
         "missing": {"name": finding.missing, "text": EDGES[finding.missing]} if finding.missing else None,

@@ -24,18 +24,23 @@ class Tool:
 
     def path(self) -> Path:
         """Where it is: the environment variable, then the wheel, then PATH. ToolNotFoundError if nowhere."""
+        return self.found()[0]
+
+    def found(self) -> tuple[Path, str]:
+        """`path`, and why it is that one."""
         override = os.environ.get(self.env)
         if override:
             if not _is_program(Path(override)):
                 raise ToolNotFoundError(f"{self.env}={override!r} is not an executable file; unset it or correct it")
-            return Path(override)
-        found = _in_wheel(self.wheel, self.name) or shutil.which(self.name)
-        if not found:
-            raise ToolNotFoundError(
-                f"{self.name} was not found: neither the wheel {self.wheel} is installed nor is it on PATH. "
-                f"Run 'pip install {self.wheel}', or set {self.env} to its path"
-            )
-        return Path(found)
+            return Path(override), f"named by {self.env}"
+        if found := _in_wheel(self.wheel, self.name):
+            return found, f"of the wheel {self.wheel}"
+        if found := shutil.which(self.name):
+            return Path(found), f"on PATH, since the wheel {self.wheel} is not installed"
+        raise ToolNotFoundError(
+            f"{self.name} was not found: neither the wheel {self.wheel} is installed nor is it on PATH. "
+            f"Run 'pip install {self.wheel}', or set {self.env} to its path"
+        )
 
     def version(self) -> str:
         """What distinguishes this build from another: path, size and time of change. Starts no process."""

@@ -10,7 +10,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from reference import FORMATS, random_problem, worst_error
+import numpy as np
+from reference import FORMATS, Array, random_problem, worst_error
 
 from tiledsl.inspect.loading import load_kernel, load_module, parse_consts
 from tiledsl.kernel import TileKernel
@@ -21,6 +22,7 @@ __all__ = [
     "HOPPER",
     "HOPPER_ARCH",
     "SCALED",
+    "SIZE",
     "Entry",
     "Outcome",
     "as_given",
@@ -135,8 +137,19 @@ HOPPER = (
 """Kernels that need an sm_90a. TMA needs rows that are multiples of 16 bytes; `hopper_gemm.gemm` accepts any."""
 
 
-SCALED = (_hopper("hopper_scaled", "8-bit floats with scales of blocks: sums of 128 of k, scaled and added in f32"),)
-"""Kernels that multiply operands with scales, which their files quantise and check."""
+SCALED = (
+    Entry(
+        "hopper_scaled.py",
+        "hopper_scaled",
+        "8-bit floats with scales of blocks: sums of 128 of k, scaled and added in f32",
+        formats=("e4m3",),
+        multiple=16,
+    ),
+)
+"""Kernels that multiply operands with scales, B stored by columns. Their files say how to quantise."""
+
+SIZE = (333, 217, 129)
+"""M, N and K of a run for which none are given."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +174,13 @@ class Outcome:
     @property
     def right(self) -> bool:
         return self.error <= self.bound
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel}: {' x '.join(map(str, self.size))} on {self.where}: {'right' if self.right else 'WRONG'}\n"
+            f"  error {self.error:.1e}, bound {self.bound:.1e}; {self.registers} registers, "
+            f"{self.shared} bytes shared, {self.seconds * 1e3:.3g} ms"
+        )
 
 
 def load(entry: Entry) -> TileKernel:
@@ -224,11 +244,15 @@ def run(
     A, B, C = random_problem(m, n, k, seed, format)
     start = time.perf_counter()
     given = as_given(kernel, A, B, C)
+    left, right = A, B
+    if kernel.name in [entry.kernel for entry in SCALED]:
+        scales, (left, right) = _scaled(A, B, seed)
+        given = (A, np.ascontiguousarray(B.T), C, *scales)
     kernel(*given, **consts)
     seconds = time.perf_counter() - start
     if gpu:
         seconds = kernel.time(*given, **consts).median
-    error, bound = worst_error(C, A, B, format=format)
+    error, bound = worst_error(C, left, right, format=format)
     used = compiled.resources
     spills = used.spill_stores + used.spill_loads
     shown = [format] if format != "f32" else []
@@ -236,12 +260,23 @@ def run(
     return Outcome(label, (m, n, k), arch, where, error, bound, used.registers, used.shared, spills, seconds)
 
 
+def _scaled(A: Array, B: Array, seed: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Random scales of blocks (1 x 128 of A, 128 x 128 of B by its columns), and the operands multiplied by them."""
+    random = np.random.default_rng(seed)
+    (m, k), n, block = A.shape, B.shape[1], 128
+    blocks = -(-k // block)
+    of_a, of_b = (random.uniform(0.5, 2, (rows, blocks)).astype(np.float32) for rows in (m, -(-n // block)))
+    along_k, along_n = ([place // block for place in range(extent)] for extent in (k, n))
+    scaled = A.astype(float) * of_a[:, along_k], B.astype(float) * of_b[along_n][:, along_k].T
+    return (of_a, of_b), scaled
+
+
 def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
     """The command line of a kernel's file: sizes and consts, one line of result, exit 1 if it is wrong."""
     entry = next(entry for entry in (*GALLERY, *HOPPER) if entry.kernel == kernel.name)
     formats = entry.formats
     parser = argparse.ArgumentParser(description=f"Run {kernel.name} on random data and check it.")
-    for name, size, meaning in (("m", 333, "rows of A and C"), ("n", 217, "columns of B and C"), ("k", 129, "depth")):
+    for name, size, meaning in zip("mnk", SIZE, ("rows of A and C", "columns of B and C", "depth"), strict=True):
         parser.add_argument(f"--{name}", type=int, default=size, help=f"{meaning} (default {size})")
     parser.add_argument("--format", default=formats[0], choices=formats, help=f"of the data (default {formats[0]})")
     for const in kernel.signature.consts:
@@ -249,12 +284,8 @@ def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     given = [c.name for c in kernel.signature.consts if getattr(args, c.name) is not None]
     consts = parse_consts(kernel, [f"{name}={getattr(args, name)}" for name in given])
-    size = m, n, k = entry.sized(args.m, args.n, args.k)
+    size = entry.sized(args.m, args.n, args.k)
     consts = chosen(entry, consts, *size, args.format)
     got = run(kernel, *size, consts, format=args.format)
-    print(
-        f"{got.kernel}: {m} x {n} x {k} on {got.where}: error {got.error:.1e}, "
-        f"bound {got.bound:.1e}, {got.registers} registers, {got.shared} bytes shared, "
-        f"{got.seconds * 1e3:.3g} ms: {'right' if got.right else 'WRONG'}"
-    )
+    print(got)
     sys.exit(not got.right)

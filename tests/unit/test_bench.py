@@ -239,10 +239,10 @@ def test_kernels_against_each_other(device: HostDevice, capsys: pytest.CaptureFi
     fast = ["--sizes", "8", "--rounds", "1", "--seconds", "0.001"]
     assert main(["bench", NAIVE, str(nt), *fast, "--base", "nt"]) == 0
     assert "speed / nt" in capsys.readouterr().out
-    assert main(["bench", NAIVE, *fast, "--base", "nothing"]) == 1
+    assert main(["bench", NAIVE, *fast, "--base", "nothing"]) == 2
     assert "no contender 'nothing'; there are naive" in capsys.readouterr().err
-    assert main(["bench", NAIVE, "--sizes", "2x8x8x8"]) == 1
-    assert "naive takes no batch: give MxNxK" in capsys.readouterr().err
+    assert main(["bench", NAIVE, "--sizes", "2x8x8x8"]) == 2
+    assert "naive takes no batch\n  fix: give MxNxK" in capsys.readouterr().err
 
 
 def test_each_in_its_best_storage(device: HostDevice, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tiledsl.compilation import cache as cache_module
 from tiledsl.compilation.cache import DiskCache, disk_cache
 from tiledsl.compilation.compiled import Image
 from tiledsl.compilation.compiler import compile_kernel
+from tiledsl.compilation.fingerprint import entry_key
 from tiledsl.errors import CacheError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.types import F32, I32
@@ -217,15 +218,16 @@ def test_an_image_of_nonsense_is_compiled_again(
 ) -> None:
     """Although the checksum and the key of the entry are right."""
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("tiledsl.compilation.compiler._build", lambda *given: image)
+    monkeypatch.setattr("tiledsl.compilation.compiler.build", lambda *given: image)
     image = _image()
     stored = disk_cache()
     assert stored is not None
-    monkeypatch.setattr("tiledsl.compilation.compiler.disk_key", lambda *given: "a")
-    stored.store("a", image.to_bytes())
+    monkeypatch.setattr("tiledsl.compilation.compiler.disk_parts", lambda *given: {"a": "b"})
+    key = entry_key({"a": "b"})
+    stored.store(key, image.to_bytes())
     assert _compiled().cached
     header, stages = image.to_bytes().split(b"\0", 1)
-    stored.store("a", json.dumps({**json.loads(header), field: value}).encode() + b"\0" + stages)
+    stored.store(key, json.dumps({**json.loads(header), field: value}).encode() + b"\0" + stages)
     assert not _compiled().cached
     assert _compiled().cached  # stored again
 

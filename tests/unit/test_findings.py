@@ -60,7 +60,7 @@ def test_the_command_explains_a_code(capsys: pytest.CaptureFixture[str]) -> None
     assert [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()] == [
         [k.code, k.name] for k in KINDS.values()
     ]
-    assert main(["error", "T999"]) == 1
+    assert main(["error", "T999"]) == 2
     assert "there is no error T999" in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -56,7 +57,7 @@ def test_it_says_what_is_done(capsys: pytest.CaptureFixture[str], arguments: lis
 
 
 def test_operands_that_are_loaded_in_parts() -> None:
-    text = explain_choice(Problem(1, 128, 129, 64, tma_b=False, apart_b=True))
+    text = str(explain_choice(Problem(1, 128, 129, 64, tma_b=False, apart_b=True)))
     assert ("operands that TMA cannot read as they are loaded in parts" in text) == ("APART=" in text)
     assert "APART=" in text or "loading operands in parts would take longer" in text
 
@@ -79,7 +80,7 @@ def test_the_first_of_the_ranking_is_what_is_chosen(size: tuple[int, int, int, i
     ],
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert main(["choose", *arguments]) == 1
+    assert main(["choose", *arguments]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and "Traceback" not in printed.err
 
@@ -89,3 +90,24 @@ def test_sizes_that_are_none(capsys: pytest.CaptureFixture[str], text: str) -> N
     with pytest.raises(SystemExit):
         main(["choose", text])
     assert "expected N, MxNxK or BATCHxMxNxK" in capsys.readouterr().err
+
+
+def test_the_choice_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same candidates and terms as in the table."""
+    asked = ["choose", "4096", "2x64x512x1000", "--top", "3", "--stored", "NT"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert (found["schema"], found["format"], found["stored"]) == ("tiledsl.choose/1", "bf16", "NT")
+    assert [choice["size"] for choice in found["choices"]] == [[4096] * 3, [2, 64, 512, 1000]]
+    for choice in found["choices"]:
+        assert choice["kernel"] == "hopper_fastest" and all(note in text for note in choice["notes"])
+        assert len(choice["candidates"]) == 3
+        for each in choice["candidates"]:
+            numbers = [each["total_us"], *each["terms_us"].values()]
+            # Four digits behind the point, and the table has two.
+            row = next(line for line in text.splitlines() if line.startswith(f"{each['candidate']}  "))
+            assert [float(number) for number in row.removeprefix(each["candidate"]).split()] == pytest.approx(
+                numbers, abs=0.0051
+            )

@@ -84,8 +84,8 @@ def test_workers_fill_the_disk_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _: {0, 1})
     compiled: list[Any] = []
-    build = compiler._build
-    monkeypatch.setattr(compiler, "_build", lambda *args: (compiled.append(args[2]), build(*args))[1])
+    build = compiler.build
+    monkeypatch.setattr(compiler, "build", lambda *args: (compiled.append(args[2]), build(*args))[1])
     warmup([(331, 512, 4043)], arch="sm_90a")
     assert len(compiled) == 1
     assert len(list((tmp_path / "cache").rglob("*.entry"))) == 2

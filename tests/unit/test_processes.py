@@ -202,12 +202,12 @@ def test_ctrl_c_leaves_everything_whole(monkeypatch: pytest.MonkeyPatch) -> None
     import numpy as np
 
     from tests.unit.pickled_kernels import doubled
-    from tiledsl.compilation.compiler import _build
+    from tiledsl.compilation.compiler import build
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    _build(doubled.signature, _spec(), "sm_90a")  # modules are imported here: Python does not survive a half import
+    build(doubled.signature, _spec(), "sm_90a")  # modules are imported here: Python does not survive a half import
     doubled(np.ones(3, np.float32), device="emulator")
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_everything_whole(monkeypatch: pytest.MonkeyPatch) -> None
         try:
             doubled.builds.__init__(doubled.signature)
             doubled.builds.lowered(_spec(), "sm_90a")
-            _build(doubled.signature, _spec(), "sm_90a")
+            build(doubled.signature, _spec(), "sm_90a")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 

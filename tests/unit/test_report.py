@@ -224,7 +224,7 @@ def test_a_check_that_passes_and_one_that_is_not_asked_for(report: Report) -> No
     [
         (["Q=3"], "--check Q=3: racing has no size or scalar 'Q'. It has: M, N, scale"),
         (["N=wide"], "--check N=wide: expected a number"),
-        (["N=-1"], "expected a size, which is not negative"),
+        (["N=-1"], "expected a size\n  fix: give 0 or more"),
         (["scale=1"], "the check of racing needs N\n  fix: add --check N=..."),
     ],
 )

@@ -347,7 +347,7 @@ def test_without_a_gpu_it_says_so(file: Path) -> None:
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", *arguments]) == 1
+    assert main(["tune", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -20,19 +20,25 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
 
 from tiledsl.errors import CacheError
 
-MAGIC = b"tiledsl cache 3\n"
+MAGIC = b"tiledsl cache 4\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
+MOST_NOTE = 1 << 16
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 DRAFT_SECONDS = 3600
 """Age at which an unfinished file is taken to be from a process that died."""
 
@@ -67,6 +73,17 @@ def disk_cache() -> DiskCache | None:
     return DiskCache(Path(base) / "kernels", int(text))
 
 
+@dataclass(frozen=True)
+class Entry:
+    """`bytes`: of its file. used: when last, in seconds since 1970. note: as `store` got it; empty where it cannot be
+    read."""
+
+    key: str
+    bytes: int
+    used: float
+    note: dict[str, Any]
+
+
 class DiskCache:
     """Entries in `folder`, together at most `limit` bytes."""
 
@@ -82,12 +99,15 @@ class DiskCache:
             _warn(f"{error}\n{WITHOUT}")
             return None
 
-    def store(self, key: str, content: bytes) -> None:
-        """Publish an entry, then evict old ones beyond the limit. Warns if it cannot be written."""
+    def store(self, key: str, content: bytes, note: Mapping[str, Any] = NOTHING) -> None:
+        """Publish an entry, then evict old ones beyond the limit. Warns if it cannot be written.
+
+        note: what `entries` says of it.
+        """
         try:
             with self._opened(create=True) as folder:
                 assert folder is not None
-                self._publish(folder, key, content)
+                self._publish(folder, key, json.dumps({**note}).encode() + b"\0" + content)
                 self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
@@ -105,6 +125,15 @@ class DiskCache:
         with self._opened() as folder:
             found = [] if folder is None else _files(folder, SUFFIX)
         return len(found), sum(s.st_size for _, s in found)
+
+    def entries(self) -> list[Entry]:
+        """All entries, the one that was used last first. Raises CacheError where the folder cannot be read."""
+        with self._opened() as folder:
+            files = [] if folder is None else _files(folder, SUFFIX)
+            assert folder is not None or not files
+            notes = [(_note(folder, name), name, status) for name, status in files if folder is not None]
+        found = [Entry(name.removesuffix(SUFFIX), status.st_size, status.st_mtime, n) for n, name, status in notes]
+        return sorted(found, key=lambda entry: entry.used, reverse=True)
 
     # -- the folder --------------------------------------------------------------------------------------
 
@@ -165,7 +194,7 @@ class DiskCache:
         if found is not None:
             head, content = found[:HEAD], found[HEAD:]
             if head == _head(key, content):
-                return content
+                return content.partition(b"\0")[2]
             problem = "damaged"
         _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
         _remove(folder, name)
@@ -230,6 +259,17 @@ def _read_own(folder: int, name: str) -> bytes | None:
             return content.read()
     finally:
         os.close(file)
+
+
+def _note(folder: int, name: str) -> dict[str, Any]:
+    """Of an entry, whose checksum is not looked at. Its date stays."""
+    with suppress(OSError, ValueError, RecursionError):
+        with open(os.open(name, ENTRY, dir_fd=folder), "rb") as file:
+            start = file.read(HEAD + MOST_NOTE)
+        if start.startswith(MAGIC):
+            found = json.loads(start[HEAD:].partition(b"\0")[0])
+            return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    return {}
 
 
 def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
+from tiledsl import html
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.compilation.explain import EXPLAIN, printed_stages, reports
 from tiledsl.errors import TileError
@@ -169,23 +170,33 @@ class Compiled(Image):
         return label_of(self.name, self.spec)
 
     def __repr__(self) -> str:
+        lines = (f"\n  {name:<9}  {text}" for name, text in self._facts().items())
+        return f"<Compiled {self._head()}{''.join(lines)}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html.section(self._head(), html.table(("", ""), [*self._facts().items()], (0, 1)))
+
+    def _head(self) -> str:
+        return f"{self.label} for {self.arch}{', from the disk cache' if self.cached else ''}"
+
+    def _facts(self) -> dict[str, str]:
         r = self.resources
-        tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
+        tensors = ", ".join(f"{name}: {seen(s)}" for name, s in self.spec.tensors)
         # The pass `index-width` widens indices that a launch has proven to fit where the kernel's arithmetic needs it.
         sizes = [arg.dtype.bits for arg in self.abi if arg.kind in ("extent", "stride")]
         bits = max(sizes, default=self.spec.index_bits)
         cluster = "" if self.cluster == (1, 1, 1) else f", cluster {self.cluster}"
         level = "" if r.assembler_level == 3 else f", assembler level {r.assembler_level}"
-        return (
-            f"<Compiled {self.label} for {self.arch}{', from the disk cache' if self.cached else ''}\n"
-            f"  tensors    {tensors}; {bits}-bit indices; writes {', '.join(self.written)}\n"
-            f"  launch     grid ({', '.join(self.grid)}), block {self.block}{cluster}\n"
-            f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
-            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}>"
-        )
+        return {
+            "tensors": f"{tensors}; {bits}-bit indices; writes {', '.join(self.written)}",
+            "launch": f"grid ({', '.join(self.grid)}), block {self.block}{cluster}",
+            "resources": f"{r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
+            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}",
+        }
 
 
-def _seen(spec: GlobalSpec | None) -> str:
+def seen(spec: GlobalSpec | None) -> str:
     """What the compiler knows about a tensor."""
     if spec is None:
         return "absent"

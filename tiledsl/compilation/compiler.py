@@ -12,8 +12,9 @@ from weakref import WeakSet
 
 from tiledsl.arch import target_named
 from tiledsl.boundary import stage
+from tiledsl.compilation import fingerprint
 from tiledsl.compilation.cache import disk_cache
-from tiledsl.compilation.compiled import Compiled, Image
+from tiledsl.compilation.compiled import Compiled, Image, label_of
 from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower
 from tiledsl.forks import in_child, whole
 from tiledsl.meaning import Meaning, meaning_of_kernel
@@ -141,19 +142,20 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     if (found := load_kernel(signature, spec, arch, meaning)) is not None:
         return found
     cache = disk_cache()
-    key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
-    image = _build(signature, spec, arch)
+    parts = disk_parts(signature, spec, arch, meaning) if cache is not None else {}
+    image = build(signature, spec, arch)
     # Not kept if something that the kernel reads, or a tool, changed during the compilation.
-    if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
-        cache.store(key, image.to_bytes())
+    if cache is not None and parts and parts == disk_parts(signature, spec, arch, meaning) and meaning.holds():
+        note = {"name": signature.name, "label": label_of(signature.name, spec), "parts": parts}
+        cache.store(fingerprint.entry_key(parts), image.to_bytes(), note)
     return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
 
 
 def load_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled | None:
     """The build from the disk cache, if it is there. Raises CacheError for invalid settings of the cache."""
     cache = disk_cache()
-    key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
-    content = cache.load(key) if cache is not None and key else None
+    parts = disk_parts(signature, spec, arch, meaning) if cache is not None else {}
+    content = cache.load(fingerprint.entry_key(parts)) if cache is not None and parts else None
     image = Image.from_bytes(content) if content is not None else None
     if image is None or (image.name, image.arch) != (signature.name, arch):
         return None
@@ -163,21 +165,19 @@ def load_kernel(signature: Signature, spec: Specialization, arch: str, meaning: 
 _WARNED: WeakSet[Any] = WeakSet()
 
 
-def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> str:
-    """The key in the disk cache; "" for a kernel that cannot be kept there, with one warning."""
-    from tiledsl.compilation import fingerprint
-
+def disk_parts(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> fingerprint.Parts:
+    """What the key in the disk cache is made of; nothing for a kernel that cannot be kept there, with one warning."""
     try:
-        return fingerprint.entry_key(signature, spec, arch, meaning)
+        return fingerprint.entry_parts(signature, spec, arch, meaning)
     except fingerprint.NotUnderstood as found:
         if signature.fn not in _WARNED:
             _WARNED.add(signature.fn)
             message = f"{signature.name}() is compiled anew by each process: {found}"
             warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
-        return ""
+        return {}
 
 
-def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
+def build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
     from tiledsl.ir.ops.barriers import GridDependency
 

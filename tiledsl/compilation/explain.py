@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,17 @@ EXPLAIN = ("banks", "pipeline", "roles", "sass")
 """Names of the explanations."""
 
 
-def printed_stages(signature: Signature, spec: Specialization, arch: str, locs: bool) -> dict[str, str]:
-    """The IR at each stage, by its name. locs: with the Python line of each op."""
+def printed_stages(
+    signature: Signature, spec: Specialization, arch: str, locs: bool, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """The IR at each stage, by its name. locs: with the Python line of each op. only: names of the stages wanted."""
     from tiledsl.ir.printer import print_kernel
 
     printed: dict[str, str] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
-        printed[stage] = print_kernel(kernel, locs=locs)
+        if only is None or stage in only:
+            printed[stage] = print_kernel(kernel, locs=locs)
 
     lower(signature, spec, arch, observe=observe)
     return printed

@@ -1,4 +1,10 @@
-"""``python -m tiledsl export``: write cubins, manifest.json and a C header to a folder."""
+"""Write cubins, manifest.json and a C header to a folder, for programs without Python.
+
+    tiledsl export kernels.py:k --const T=32 -o exported
+    tiledsl export --gemm 4096x4096x4096 --stored NT -o exported
+
+docs/export.md says what is in them.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +14,51 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tiledsl.arch import target_named
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, UsageError
 from tiledsl.export.header import header
 from tiledsl.export.manifest import Exported, compiled_for, manifest
 from tiledsl.export.products import products
+from tiledsl.inspect.arguments import add_kernel, asked_kernel, checked_arch
+from tiledsl.inspect.bench import parse_size
+from tiledsl.inspect.contenders import LAYOUTS
 from tiledsl.kernel import TileKernel
 
-__all__ = ["HEADER", "MANIFEST", "export_kernel", "export_products", "write"]
+__all__ = ["HEADER", "MANIFEST", "add_arguments", "export_kernel", "export_products", "run", "write"]
 
 MANIFEST, HEADER = "manifest.json", "tiledsl_export.h"
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kernel(parser, optional=True)
+    parser.add_argument("--gemm", nargs="+", type=parse_size, metavar="[BATCHx]MxNxK", help="what gemm launches")
+    parser.add_argument("--format", default="bf16", metavar="bf16", help="with --gemm: dtype of A and B")
+    parser.add_argument("--out", metavar="f32", help="with --gemm: dtype of C, that of A and B unless given")
+    stored = "with --gemm: how A and B are stored, N in rows, T transposed"
+    parser.add_argument("--stored", choices=LAYOUTS, default="NN", help=stored)
+    parser.add_argument("-o", "--output", metavar="FOLDER", required=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if (arguments.kernel is None) == (arguments.gemm is None):
+        raise UsageError("export takes a FILE:KERNEL or --gemm with sizes\n  fix: give one of them")
+    folder = Path(arguments.output)
+    if arguments.gemm is not None:
+        print(export_products(arguments.gemm, arguments, folder))
+        return 0
+    kernel, settings = asked_kernel(arguments)
+    print(export_kernel(kernel, arguments.arch, settings, folder))
+    return 0
+
+
 def export_kernel(kernel: TileKernel, arch: str, settings: dict[str, Any], folder: Path) -> str:
     """Export one specialisation of a kernel: that of ``kernel.compile(arch, **settings)``. Returns what was written."""
-    target_named(arch)
     spec, arch = kernel.specialized(arch, settings)
     return write([compiled_for(kernel, spec, arch)], (), folder)
 
 
 def export_products(sizes: Sequence[Sequence[int]], settings: argparse.Namespace, folder: Path) -> str:
     """Export the kernels that `gemm` launches for products of these sizes. Returns what was written."""
-    target_named(settings.arch)
+    checked_arch(settings.arch)
     out = settings.out or settings.format
     kernels, asked = products(sizes, settings.format, out, settings.stored, settings.arch)
     return write(kernels, asked, folder)

@@ -1,8 +1,8 @@
-"""``python -m tiledsl bench``: kernels against cuBLAS and each other, on a GPU, taking turns.
+"""Time kernels against cuBLAS and each other, on a GPU, taking turns.
 
-    python -m tiledsl bench examples/gemm/fastest.py
-    python -m tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 4096x7168x2048
-    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained
+    tiledsl bench examples/gemm/fastest.py
+    tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 512x64x2048
+    tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained
 
 A kernel is any with three tensors A, B, C whose dimensions read as those of a product; what its own arguments leave
 open (a dtype) is given by --format. Ratios are of speed: 1.05 means 5% faster than the base, cuBLAS in its fastest
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.arch import MULTIPLY_ADDS
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, UsageError
 from tiledsl.inspect.contenders import (
     CUBLAS,
     LAYOUTS,
@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     contenders = [read_contender(text) for text in arguments.kernels]
     format = format_of(contenders, arguments.format)
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
-        raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
+        labels = ", ".join(c.label for c in contenders)
+        raise UsageError(f"bench: no contender {arguments.base!r}; there are {labels}\n  fix: name one of them")
     device = open_device(format)
     cases: list[dict[str, Any]] = []
     with Clocks() as clocks:
@@ -121,7 +122,7 @@ def _measure(
     size = Size(*numbers[-3:], batch=numbers[0] if len(numbers) == 4 else 0)
     fitting = [c for c in contenders if c.takes(size)]
     if not fitting:
-        raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
+        raise UsageError(f"bench: {contenders[0].label} takes no batch\n  fix: give MxNxK")
     sets = buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold")
     operands = Operands(device, size, sets)
     graphed = max(GRAPHED, sets) if arguments.graph else 1  # a graph goes round all operands

@@ -1,7 +1,7 @@
-"""``python -m tiledsl check``: run a kernel on the emulator with its checks, under one or several schedules.
+"""Run a kernel on the emulator with its checks, under one or several schedules.
 
-    python -m tiledsl check kernels.py:k --size M=70 --size N=68 --size K=56
-    python -m tiledsl check kernels.py:k --size M=70 --const T=16 --seeds 8 --sarif check.sarif
+    tiledsl check kernels.py:k --size M=70 --size N=68 --size K=56
+    tiledsl check kernels.py:k --size M=70 --seeds 8 --sarif check.sarif
 
 Arrays have random numbers, the same each time; integers of more than 8 bits are zeros. Exit codes: 0: clean; 1: the
 check itself failed, or the kernel does not compile; 2: wrong arguments, or no such file; 3: findings; 4: no finding,
@@ -11,22 +11,18 @@ but something was not looked at.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from tiledsl.errors import LocatedError, TileError
+from tiledsl.inspect.arguments import add_kernel, asked_kernel, write_text
 from tiledsl.inspect.inputs import arguments_of, random_arrays, values_of
-from tiledsl.kernel import TileKernel
 from tiledsl.verdict import Verdict
 
 EXIT_CODES: Mapping[Verdict, int] = {"clean": 0, "error": 1, "findings": 3, "incomplete": 4}
-WRONG_ARGUMENTS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `run`, besides the kernel and its consts."""
+    add_kernel(parser, arch=False)
     parser.add_argument("--size", action="append", default=[], metavar="M=64", help="an extent, or a scalar")
     schedule = parser.add_mutually_exclusive_group()
     schedule.add_argument("--seed", type=int, help="of the one schedule; 0, the usual one, unless given")
@@ -35,22 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="write it as SARIF 2.1.0, too")
 
 
-def run(arguments: argparse.Namespace, asked: Callable[[argparse.Namespace], tuple[TileKernel, dict[str, Any]]]) -> int:
-    """asked: loads the kernel, with its settings. Returns the exit code."""
-    try:
-        kernel, settings = asked(arguments)
-        values = values_of(kernel, "--size", arguments.size)
-        spec, _ = kernel.specialized(None, settings)
-        given = arguments_of(kernel, spec, values, random_arrays())
-        consts = {const.name: settings[const.name] for const in kernel.signature.consts if const.name in settings}
-        schedule = {"seed": arguments.seed, "seeds": arguments.seeds, "raises": False}
-        result = kernel.check(**given, **consts, **schedule)
-    except LocatedError:
-        raise  # of the file's kernels
-    except TileError as error:
-        print(error, file=sys.stderr)
-        return WRONG_ARGUMENTS
+def run(arguments: argparse.Namespace) -> int:
+    """Check and print. Returns the exit code."""
+    kernel, settings = asked_kernel(arguments)
+    values = values_of(kernel, "--size", arguments.size)
+    spec, _ = kernel.specialized(None, settings)
+    given = arguments_of(kernel, spec, values, random_arrays())
+    consts = {const.name: settings[const.name] for const in kernel.signature.consts if const.name in settings}
+    schedule = {"seed": arguments.seed, "seeds": arguments.seeds, "raises": False}
+    result = kernel.check(**given, **consts, **schedule)
     if arguments.sarif is not None:
-        arguments.sarif.write_text(result.to_sarif(indent=1) + "\n", encoding="utf-8")
+        write_text(arguments.sarif, result.to_sarif(indent=1) + "\n", "give another file with --sarif")
     print(result.to_json(indent=1) if arguments.json else result)
     return EXIT_CODES[result.verdict]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tiledsl.errors import DeviceError, TileError
+from tiledsl.errors import DeviceError, TileError, UsageError
 from tiledsl.inspect.frameworks import Device
 from tiledsl.inspect.loading import load_kernel, load_kernel_or_function, parse_consts
 from tiledsl.inspect.timing import interleave
@@ -60,11 +60,11 @@ class Roles:
 
 
 def read_roles(kernel: TileKernel) -> Roles:
-    """Read off the names of the dimensions. Raises TileError for a kernel that is no product of two matrices."""
+    """Read off the names of the dimensions. Raises UsageError for a kernel that is no product of two matrices."""
     tensors = [p for p in kernel.signature.tensors if not p.optional]
     for param in kernel.signature.scalars:
         if param.default is REQUIRED:
-            raise TileError(f"bench: {kernel.name} needs {param.name}\n  fix: give it a default")
+            raise UsageError(f"bench: {kernel.name} needs {param.name}\n  fix: give it a default")
     ranks, batches = {len(p.dims) for p in tensors}, {p.dims[:-2] for p in tensors}
     if len(tensors) == 3 and ranks in ({2}, {3}) and len(batches) == 1:
         a, b, c = tensors
@@ -76,7 +76,7 @@ def read_roles(kernel: TileKernel) -> Roles:
     shown = ", ".join(f"{p.name}[{', '.join(map(str, p.dims))}]" for p in kernel.signature.tensors)
     fix = "name A, B and C in this order, with the dimensions M, K / K, N / M, N, of A and B also transposed"
     fix += ", and a batch before all of them or none"
-    raise TileError(f"bench: {kernel.name}({shown}) is no product that it knows\n  fix: {fix}")
+    raise UsageError(f"bench: {kernel.name}({shown}) is no product that it knows\n  fix: {fix}")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def read_contender(text: str) -> Contender:
 
 
 def format_of(contenders: Sequence[Contender], asked: str = "") -> str:
-    """The name in `measure.PRODUCTS` of what all of them multiply. Raises TileError where they do not agree."""
+    """The name in `measure.PRODUCTS` of what all of them multiply. Raises UsageError where they do not agree."""
     declared: list[tuple[str, Any, Any]] = []
     for contender in contenders:
         if isinstance(contender.kernel, TileKernel):
@@ -136,13 +136,13 @@ def format_of(contenders: Sequence[Contender], asked: str = "") -> str:
     found = asked or next((operand.name for _, operand, _ in declared if isinstance(operand, DType)), "")
     if found not in PRODUCTS:
         what = f"no product of {found}" if found else f"the dtypes of {', '.join(c.label for c in contenders)} are open"
-        raise TileError(f"bench: {what}\n  fix: give --format, one of {', '.join(PRODUCTS)}")
+        raise UsageError(f"bench: {what}\n  fix: give --format, one of {', '.join(PRODUCTS)}")
     product = PRODUCTS[found]
     for label, operand, result in declared:
         for dtype, wanted in ((operand, product.operand), (result, product.result)):
             if isinstance(dtype, DType) and dtype.name not in (wanted, found):
                 message = f"bench: {label} has {dtype}, where a product of {found} has {wanted}"
-                raise TileError(f"{message}\n  fix: give another --format, or time it on its own")
+                raise UsageError(f"{message}\n  fix: give another --format, or time it on its own")
     return found
 
 

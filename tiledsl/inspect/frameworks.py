@@ -115,4 +115,6 @@ def open_device(format: str = "f32") -> Device:
     try:
         return Device(format)
     except (ImportError, RuntimeError) as error:
-        raise DeviceError(f"a benchmark needs an NVIDIA GPU, and torch for arrays and cuBLAS: {error}") from None
+        fix = "pip install torch, where there is a GPU; tiledsl doctor says what else is missing"
+        message = f"a benchmark needs an NVIDIA GPU, and torch for arrays and cuBLAS: {error}"
+        raise DeviceError(f"{message}\n  fix: {fix}") from None

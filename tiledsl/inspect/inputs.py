@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import UsageError
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import REQUIRED, Specialization
 
@@ -18,7 +18,7 @@ def sizes_needed(kernel: TileKernel) -> list[str]:
 
 
 def values_of(kernel: TileKernel, option: str, texts: list[str]) -> dict[str, int | float]:
-    """``["M=64"]`` as ``{"M": 64}``. Raises TileError for a size that the kernel does not have, or cannot do without.
+    """``["M=64"]`` as ``{"M": 64}``. Raises UsageError for a size that the kernel does not have, or cannot do without.
     option: of the command line, for messages."""
     scalars = {p.name: p for p in kernel.signature.scalars}
     extents = {dim for p in kernel.signature.tensors for dim in p.dims if isinstance(dim, str)}
@@ -27,17 +27,18 @@ def values_of(kernel: TileKernel, option: str, texts: list[str]) -> dict[str, in
         name, _, number = text.partition("=")
         if name not in scalars and name not in extents:
             listed = ", ".join([*sorted(extents), *scalars]) or "none"
-            raise TileError(f"{option} {text}: {kernel.name} has no size or scalar {name!r}. It has: {listed}")
+            message = f"{option} {text}: {kernel.name} has no size or scalar {name!r}. It has: {listed}"
+            raise UsageError(f"{message}\n  fix: name one of these")
         read = float if name in scalars and scalars[name].dtype.kind == "float" else int
         try:
             values[name] = read(number)
         except ValueError:
-            raise TileError(f"{option} {text}: expected a number, for example {option} {name}=64") from None
+            raise UsageError(f"{option} {text}: expected a number\n  fix: write it as {option} {name}=64") from None
         if name in extents and values[name] < 0:
-            raise TileError(f"{option} {text}: expected a size, which is not negative")
+            raise UsageError(f"{option} {text}: expected a size\n  fix: give 0 or more")
     if missing := [name for name in sizes_needed(kernel) if name not in values]:
         fix = " ".join(f"{option} {name}=..." for name in missing)
-        raise TileError(f"the check of {kernel.name} needs {', '.join(missing)}\n  fix: add {fix}")
+        raise UsageError(f"the check of {kernel.name} needs {', '.join(missing)}\n  fix: add {fix}")
     return values
 
 

@@ -10,7 +10,7 @@ from traceback import extract_tb
 from types import FunctionType, ModuleType
 from typing import Any, Literal, get_args, get_origin
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, UsageError
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import REQUIRED
 
@@ -23,12 +23,11 @@ def load_module(path: Path) -> ModuleType:
     """
     if path.suffix != ".py" or not path.is_file():
         fix = "give FILE:KERNEL, for example examples/gemm/naive.py:naive"
-        raise TileError(f"there is no Python file {path}\n  fix: {fix}")
+        raise UsageError(f"there is no Python file {path}\n  fix: {fix}")
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
-    # A name that no library has.
-    spec = importlib.util.spec_from_file_location(f"_file_{path.stem}", path.resolve())
+    spec = importlib.util.spec_from_file_location(module_name(path), path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -40,6 +39,18 @@ def load_module(path: Path) -> ModuleType:
             raise
         raise _failed(path, error) from error
     return module
+
+
+def module_name(path: Path) -> str:
+    """In `sys.modules`, of a file that was loaded: one that no library has."""
+    return f"_file_{path.stem}"
+
+
+def is_beside(module: ModuleType | None, folder: Path) -> bool:
+    """Is it a module of the user's in this folder?"""
+    file = Path(getattr(module, "__file__", None) or "/")
+    ours = module is None or module.__name__.partition(".")[0] == "tiledsl"
+    return not ours and file.is_relative_to(folder) and "site-packages" not in file.parts
 
 
 def _failed(path: Path, error: BaseException) -> TileError:
@@ -58,7 +69,7 @@ def _failed(path: Path, error: BaseException) -> TileError:
 def load_kernel(path: Path, name: str = "") -> TileKernel:
     """The kernel `name` of the file at `path`; no name is needed where the file defines just one.
 
-    Raises TileError for a missing file or kernel; the message lists the kernels that are there.
+    Raises UsageError for a missing file or kernel; the message lists the kernels that are there.
     """
     return _kernel_of(load_module(path), path, name)
 
@@ -67,12 +78,12 @@ def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
     kernels = {n: k for n, k in vars(module).items() if isinstance(k, TileKernel)}
     if not kernels:
         fix = "put @tile_kernel above a function in it, or name another file"
-        raise TileError(f"{path} defines no kernel\n  fix: {fix}")
+        raise UsageError(f"{path} defines no kernel\n  fix: {fix}")
     if not name and len(kernels) == 1:
         return next(iter(kernels.values()))
     if name not in kernels:
-        found = f"no kernel {name!r} in {path}" if name else f"{path} defines several kernels"
-        raise TileError(f"{found}. It defines: {', '.join(kernels)}\n  fix: give one of these after the colon")
+        found = f"there is no kernel {name!r} in {path}" if name else f"{path} defines several kernels"
+        raise UsageError(f"{found}. It defines: {', '.join(kernels)}\n  fix: give one of these after the colon")
     return kernels[name]
 
 
@@ -90,7 +101,9 @@ def parse_consts(kernel: TileKernel, settings: list[str], *, complete: bool = Tr
     texts = _settings(kernel, "const", settings, [*declared])
     if complete:
         _require(kernel, "const", {name for name, const in declared.items() if const.default is REQUIRED} - {*texts})
-    return {name: _const_value(f"--const {name}={text}", declared[name].type, text) for name, text in texts.items()}
+    return {
+        name: _const_value(kernel, f"--const {name}={text}", declared[name].type, text) for name, text in texts.items()
+    }
 
 
 def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
@@ -107,20 +120,23 @@ def _settings(kernel: TileKernel, option: str, settings: list[str], known: list[
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise TileError(f"--{option} {setting}: expected NAME=VALUE, for example --const T=32 or --dtype A=f16")
+            example = "--const T=32" if option == "const" else "--dtype A=f16"
+            raise UsageError(f"--{option} {setting}: expected NAME=VALUE\n  fix: write it as {example}")
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise TileError(f"--{option} {setting}: {kernel.name} has no open {option} {name!r}. It has: {listed}")
+            fix = "name one of these" if known else f"leave --{option} out"
+            message = f"--{option} {setting}: {kernel.name} has no open {option} {name!r}. It has: {listed}"
+            raise UsageError(f"{message}\n  fix: {fix}")
         found[name] = text
     return found
 
 
 def _require(kernel: TileKernel, option: str, missing: set[str]) -> None:
     for name in sorted(missing):
-        raise TileError(f"{option} {name} of {kernel.name} is not given\n  fix: give --{option} {name}=...")
+        raise UsageError(f"{option} {name} of {kernel.name} is not given\n  fix: give --{option} {name}=...")
 
 
-def _const_value(setting: str, type_: Any, text: str) -> Any:
+def _const_value(kernel: TileKernel, setting: str, type_: Any, text: str) -> Any:
     choices = (True, False) if type_ is bool else get_args(type_) if get_origin(type_) is Literal else ()
     if choices:
         named = {str(value): value for value in choices}
@@ -134,4 +150,6 @@ def _const_value(setting: str, type_: Any, text: str) -> Any:
             expected = f"an {type_.__name__}"
     else:
         expected = f"a {type_!r}, which cannot be given on the command line"
-    raise TileError(f"{setting}: expected {expected}, got {text!r}")
+    raise UsageError(
+        f"{setting}: expected {expected}, got {text!r}\n  fix: call the kernel as {kernel.signature.usage}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tiledsl.errors import AssemblerError, CompileError, Loc
 from tiledsl.inspect.source_lines import READERS
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.kernel import TileKernel
 
-_WIDTH = 50
+WIDTH = 50
 """Columns for the Python source: two thirds of a kernel's lines fit whole."""
 
 # IR reads like LLVM; SASS has no lexer of its own, assembly in general comes close.
-_LEXERS = {"ir": "llvm", "llvm": "llvm", "ptx": "ptx", "sass": "gas"}
+_LEXERS = {"python": "python", "ir": "llvm", "llvm": "llvm", "ptx": "ptx", "sass": "gas"}
 
 
 def read_stage(
@@ -53,10 +53,11 @@ def read_stage(
         return "ir", texts.get(asked, [*texts.values()][-1]), error
 
 
-def render(text: str, stage: str, *, color: bool, source: bool = True) -> Iterator[str]:
+def render(text: str, stage: str, *, color: bool, source: bool = True, width: int = WIDTH) -> Iterator[str]:
     """The lines of `text`, which is the stage `stage`, each behind the Python line it came from.
 
-    A Python line is printed once for a run of lines that share it. Without `source`, the stage alone.
+    A Python line is printed once for a run of lines that share it, in `width` columns. Without `source`, the stage
+    alone.
     """
     lines = list(READERS[stage](text))
     shown = highlight([line.text for line in lines], stage) if color else [line.text for line in lines]
@@ -67,25 +68,31 @@ def render(text: str, stage: str, *, color: bool, source: bool = True) -> Iterat
     last: Loc | None = None
     for line, body in zip(lines, shown, strict=True):
         new = line.source if line.source != last else None
-        margin = f"{_margin(new, main) if new else '':<{_WIDTH}}"
+        margin = f"{_margin(new, main, width) if new else '':<{width}}"
         last = line.source or last
         shaded = f"\x1b[36m{margin}\x1b[0m" if color else margin
         yield f"{shaded} │ {body}".rstrip()
 
 
-def _margin(source: Loc, main: str) -> str:
+def _margin(source: Loc, main: str, width: int) -> str:
     """Number and text of a Python line; the file's name where it is not `main`."""
     place = f"{source.line:4d}" if source.file == main else f"{Path(source.file).name}:{source.line}"
     text = f"{place} {linecache.getline(source.file, source.line).strip()}"
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def highlight(lines: list[str], stage: str) -> list[str]:
     """`lines` with terminal colours, still one string a line."""
     # pygments has no type information.
-    lexers: Any = import_module("pygments.lexers")
-    formatters: Any = import_module("pygments.formatters")
+    lexers, formatters, terminal, token = (
+        cast(Any, import_module(f"pygments.{name}"))
+        for name in ("lexers", "formatters", "formatters.terminal", "token")
+    )
     lexer = lexers.get_lexer_by_name(_LEXERS[stage], stripnl=False, ensurenl=False)
-    code: str = import_module("pygments").highlight("\n".join(lines), lexer, formatters.TerminalFormatter())
+    # What a lexer does not know, as it is no lexer of ours, is no error.
+    scheme = {**terminal.TERMINAL_COLORS, token.Error: ("", "")}
+    code: str = import_module("pygments").highlight(
+        "\n".join(lines), lexer, formatters.TerminalFormatter(colorscheme=scheme)
+    )
     colored = code.split("\n")
     return [*colored, *[""] * (len(lines) - len(colored))][: len(lines)]

@@ -18,9 +18,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import prod
 from typing import Any, Literal
 
+from tiledsl import html
 from tiledsl.arch import MOST_WARPS, WARP, WARPGROUP_WARPS
 from tiledsl.layout.mma import SHAPES, MmaShape
 from tiledsl.layout.shared import Problem
@@ -163,6 +165,18 @@ class FragmentLayout:
             message = f"{bits}-bit elements held as {self}: along k they come in 16 bytes, more than {self.shape} has"
             return Problem(message, "take a shape that multiplies this dtype: docs/language.md lists them")
         return None
+
+    def _repr_html_(self) -> str:
+        """Who holds each element of the operand of one instruction: of the first warp, or of those that interleave."""
+        together = 1 if self.operand == "b" else self.interleaved
+        bits = 256 // self.shape.k  # of operands: of those that the shape is for, the widest
+        dims = self.grid[0] * self.tile[0], self.grid[1] * self.tile[1]
+        cells = [[("", 0)] * self.tile[1] for _ in range(self.tile[0] * together)]
+        for warp, lane, register in product(range(together), range(WARP), range(self.tile_size)):
+            row, column = self.place(dims, bits, register, self.first + warp, lane)
+            cells[row][column] = (f"{self.first + warp}:" if together > 1 else "") + f"{lane}.{register}", lane
+        who = f"{'warp:' if together > 1 else ''}lane.element of the lane"
+        return html.section(f"{self}, one instruction: {who}", html.grid(cells, WARP))
 
     def __str__(self) -> str:
         if self.interleaved == 1:

@@ -21,11 +21,13 @@ side for longer rows.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Sequence
 
+from tiledsl import html
 from tiledsl.arch import MOST_ACCESS
+from tiledsl.layout.banks import BANKS, WORD
 
 AUTO = "auto"
 """The text of a layout that is still to be chosen."""
@@ -115,6 +117,18 @@ class Layout:
     def _misfit(self, dims: Sequence[int]) -> Problem | None:
         """The same, of a tile of rows."""
         return None
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        """The bank of each element of a small tile."""
+        layout = replace(self, element=WORD) if isinstance(self, Paneled) else self
+        columns = max(BANKS, layout.panel) if isinstance(layout, Swizzled) else BANKS
+        dims = ROWS, columns if not isinstance(self, Padded) else min(self.length, BANKS)
+        banks = [[int(layout.offset((row, column), dims)) % BANKS for column in range(dims[1])] for row in range(ROWS)]
+        title = f"{self}: the bank of each element of a tile of {dims[0]} x {dims[1]} elements of {WORD} bytes"
+        return html.section(title, html.grid([[(str(bank), bank) for bank in row] for row in banks], BANKS))
 
     def __str__(self) -> str:
         return "row"

@@ -1,8 +1,8 @@
-"""``python -m tiledsl tune``: the fastest consts of a kernel for a product, out of a space that it declares.
+"""Find the fastest consts of a kernel for a product, out of a space that it declares.
 
-    python -m tiledsl tune kernels.py:k --sizes 4096 1000x3000x512 --format bf16
-    python -m tiledsl tune kernels.py:k BM=64,128 BN=64,128,256 --sizes 4096
-    python -m tiledsl tune kernels.py:k --sizes 4096 --build sm_90a --kernels DIR   # without a GPU
+    tiledsl tune kernels.py:k --sizes 4096 1000x3000x512 --format bf16
+    tiledsl tune kernels.py:k BM=64,128 BN=64,128,256 --sizes 4096
+    tiledsl tune kernels.py:k --sizes 4096 --build sm_90a --kernels DIR
 
 The file declares SPACE = {"k": {"BM": (64, 128), ...}}; CONST=VALUE,... adds to it. All combinations are built by
 several processes; what the kernel's asserts, the compiler, or a limit refuse is counted, and so is what spills. The
@@ -27,7 +27,8 @@ from typing import Any
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.cache import disk_cache
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, UsageError
+from tiledsl.inspect.arguments import checked_arch
 from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import CUBLAS, LAYOUTS
 from tiledsl.tables import table
@@ -91,10 +92,12 @@ def run(arguments: argparse.Namespace, gpu: Gpu = open_gpu) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> Tuned:
-    """Raises TileError for what cannot be tuned."""
+    """Raises UsageError for what cannot be tuned."""
     file, _, name = arguments.kernel.partition(":")
     if arguments.limit <= 0 or arguments.processes < 0 or arguments.finalists < 0:
-        raise TileError("tune: --limit is above 0, --processes and --finalists are not below")
+        raise UsageError("tune: --limit is above 0, --processes and --finalists are not below\n  fix: leave them out")
+    if arguments.build:
+        checked_arch(arguments.build)
     task = Task(
         file, name, tuple(arguments.space), arguments.format, arguments.stored or "", arguments.build or "",
         kernels=arguments.kernels, cold=arguments.cache == "cold", graph=not arguments.no_graph,
@@ -106,7 +109,7 @@ def _asked(arguments: argparse.Namespace) -> Tuned:
     len(tuned.space)  # raises for what is none
     for numbers in arguments.sizes:
         if not tuned.contender.takes(size_of(numbers)):
-            raise TileError(f"tune: {tuned.kernel.name} takes no batch: give MxNxK")
+            raise UsageError(f"tune: {tuned.kernel.name} takes no batch\n  fix: give MxNxK")
     return replace(tuned, task=replace(tuned.task, code=tuned.code, settings=tuple(arguments.space)))
 
 
@@ -118,7 +121,7 @@ def _build(tuned: Tuned, arguments: argparse.Namespace) -> int:
     """All candidates for a target, and no timing."""
     target_named(arguments.build)
     if not arguments.kernels:
-        raise TileError("tune: --build builds into a folder that is carried\n  fix: name it with --kernels DIR")
+        raise UsageError("tune: --build builds into a folder that is carried\n  fix: name it with --kernels DIR")
     tuned.carried.begin()
     jobs, start = _jobs(tuned, arguments.sizes), time.perf_counter()
     reasons, built = Counter[str](), 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import UsageError
 from tiledsl.inspect.loading import parse_consts
 from tiledsl.kernel import TileKernel
 
@@ -37,41 +37,42 @@ class Space:
 
 
 def space_of(kernel: TileKernel, settings: Sequence[str] = ()) -> Space:
-    """The space of a kernel: that of its file, with these settings (``BM=64,128``). Raises TileError."""
+    """The space of a kernel: that of its file, with these settings (``BM=64,128``). Raises UsageError."""
     found: dict[str, Any] = kernel.fn.__globals__.get(NAME, {})
     try:
         values = {name: (*of,) for name, of in found.get(kernel.name, {}).items()}
     except (AttributeError, TypeError):
         fix = f'write {NAME} = {{"{kernel.name}": {{"CONST": (value, value), ...}}}}'
-        raise TileError(f"tune: {NAME} in the file of {kernel.name} is {found!r}\n  fix: {fix}") from None
+        raise UsageError(f"tune: {NAME} in the file of {kernel.name} is {found!r}\n  fix: {fix}") from None
     known = [const.name for const in kernel.signature.consts]
     for name in values:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise TileError(f"tune: {NAME} has {name!r}, which is no const of {kernel.name}. It has: {listed}")
+            message = f"tune: {NAME} has {name!r}, which is no const of {kernel.name}. It has: {listed}"
+            raise UsageError(f"{message}\n  fix: name one of these")
     for setting in settings:
         name, _, texts = setting.partition("=")
         # One by one: errors name the value, and consts without a default may stay open here.
         values[name] = tuple(_parsed(kernel, name, f"{name}={text}", texts) for text in texts.split(","))
     if not values:
         fix = f'give CONST=VALUE,VALUE, or {NAME} = {{"{kernel.name}": {{"CONST": (value, value)}}}} in its file'
-        raise TileError(f"tune: {kernel.name} has no search space\n  fix: {fix}")
+        raise UsageError(f"tune: {kernel.name} has no search space\n  fix: {fix}")
     space = Space(values)
     empty = [name for name, of in values.items() if not of]
     if empty:
-        raise TileError(f"tune: {empty[0]} of {kernel.name} has no values\n  fix: give it some, or leave it out")
+        raise UsageError(f"tune: {empty[0]} of {kernel.name} has no values\n  fix: give it some, or leave it out")
     if len(space) > MOST:
-        raise TileError(f"tune: {len(space)} combinations of consts; at most {MOST}\n  fix: give fewer values")
+        raise UsageError(f"tune: {len(space)} combinations of consts; at most {MOST}\n  fix: give fewer values")
     return space
 
 
 def _parsed(kernel: TileKernel, name: str, setting: str, texts: str) -> Any:
     if not texts:
-        raise TileError(f"tune: {setting!r}: expected CONST=VALUE,VALUE\n  fix: give values, or leave it out")
+        raise UsageError(f"tune: {setting!r}: expected CONST=VALUE,VALUE\n  fix: give values, or leave it out")
     try:
         return parse_consts(kernel, [setting], complete=False)[name]
-    except TileError as error:
-        raise TileError(f"tune: {str(error).removeprefix('--const ')}") from None
+    except UsageError as error:
+        raise UsageError(f"tune: {str(error).removeprefix('--const ')}") from None
 
 
 def shown(value: Any) -> Any:

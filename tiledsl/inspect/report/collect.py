@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, cast
 
 from tiledsl.arch import target_named
@@ -20,6 +18,7 @@ from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked
 from tiledsl.inspect.report.places import Places
 from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
+from tiledsl.inspect.versions import versions
 from tiledsl.ir.core import Op
 from tiledsl.kernel import TileKernel
 from tiledsl.passes.analysis.called import called
@@ -70,7 +69,7 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         except ToolNotFoundError as error:
             missing = str(error)
     roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
-    banks = _banks(cast(BankReport, found["banks"]), places)
+    banks = banks_of(cast(BankReport, found["banks"]), places)
     checks = checked(kernel, spec, consts, check, places)
     return data.Report(
         kernel=_facts(kernel, spec, arch, label, built, at),
@@ -83,9 +82,9 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         room=_room(arch, built.resources) if built.resources is not None else None,
         banks=banks,
         launch_registers=roles.registers,
-        roles=[*_roles(roles, places)],
-        rings=[*_rings(roles, places)],
-        loops=[data.Loop(places.of(p.op.loc), p.stages, loop_text(p), schedule(p)) for p in pipeline.loops],
+        roles=[*roles_of(roles, places)],
+        rings=[*rings_of(roles, places)],
+        loops=loops_of(pipeline, places),
         groups=[*pipeline.groups],
         check=checks,
         provenance=_provenance(kernel, arch, settings, built),
@@ -154,12 +153,16 @@ def _room(arch: str, used: Resources) -> data.Room:
     return data.Room(now, wanted, registers, shared)
 
 
-def _banks(report: BankReport, places: Places) -> data.Banks:
+def banks_of(report: BankReport, places: Places) -> data.Banks:
     accesses = [*report.accesses]
     return data.Banks(report.used, report.limit, [*report.tiles], accesses, [places.of(a.loc) for a in accesses])
 
 
-def _roles(report: RolesReport, places: Places) -> Iterator[data.Role]:
+def loops_of(report: PipelineReport, places: Places) -> list[data.Loop]:
+    return [data.Loop(places.of(p.op.loc), p.stages, loop_text(p), schedule(p)) for p in report.loops]
+
+
+def roles_of(report: RolesReport, places: Places) -> Iterator[data.Role]:
     from tiledsl.ir.ops.roles import Enter
 
     for role in report.roles:
@@ -171,7 +174,7 @@ def _roles(report: RolesReport, places: Places) -> Iterator[data.Role]:
         )
 
 
-def _rings(report: RolesReport, places: Places) -> Iterator[data.Ring]:
+def rings_of(report: RolesReport, places: Places) -> Iterator[data.Ring]:
     def end(end: End) -> data.RingEnd:
         by: list[Op] = end.accesses
         at = list(dict.fromkeys(places.of(op.loc) for op in by))
@@ -208,20 +211,12 @@ def _findings(check: data.Check, sass: data.Sass | None, banks: data.Banks, miss
 def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], built: _Built) -> dict[str, str]:
     """Versions, options and hashes, and no time: the same kernel gives the same report."""
     from tiledsl.backends.ptx.assemble import flags
-    from tiledsl.backends.ptx.tools import NVDISASM, PTXAS
 
     rows = {
         "target": arch,
         "settings": ", ".join(f"{name}={value}" for name, value in settings.items()) or "none",
-        "tiledsl": _version("tiledsl"),
-        "Python": platform.python_version(),
-        "llvmlite": _version("llvmlite"),
+        **versions(),
     }
-    for tool in (PTXAS, NVDISASM):
-        try:
-            rows[tool.name] = tool.release()
-        except ToolNotFoundError:
-            rows[tool.name] = "not found"
     if built.resources is not None:
         rows["ptxas options"] = " ".join(flags(arch, built.resources.assembler_level))
     rows["kernel meaning"] = kernel.builds.meaning().digest.hex()
@@ -229,10 +224,3 @@ def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], buil
     if built.cubin:
         rows["cubin sha256"] = hashlib.sha256(built.cubin).hexdigest()
     return rows
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed as a package"

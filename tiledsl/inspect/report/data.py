@@ -234,7 +234,7 @@ class Report:
     def to_json(self, indent: int | None = None) -> str:
         """ASCII. Fields in the order in which they are declared."""
         separators = (",", ":") if indent is None else None
-        return json.dumps(_fields(self), default=_plain, indent=indent, separators=separators)
+        return json.dumps(_fields(self), default=plain, indent=indent, separators=separators)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _fields(value: Any) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name != "loc"}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON has no form for."""
     if isinstance(value, Fraction):
         return float(value)

@@ -19,6 +19,7 @@ class Places:
 
     def __init__(self) -> None:
         self.rows: list[Place] = []
+        self.locs: list[Loc] = []
         self._files: dict[str, int] = {}
         self._known: dict[Loc | None, int] = {None: -1}
         self._rows: dict[Place, int] = {}
@@ -36,6 +37,7 @@ class Places:
         if row not in self._rows:
             self._rows[row] = len(self.rows)
             self.rows.append(row)
+            self.locs.append(loc)
         return self._rows[row]
 
     @property

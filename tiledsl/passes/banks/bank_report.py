@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from tiledsl import html
 from tiledsl.errors import Loc
 from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.tables import table
@@ -88,13 +89,29 @@ class BankReport:
         return tuple(a for a in self.accesses if not a.is_known)
 
     def __str__(self) -> str:
+        if not self.tiles:
+            return self._head()
+        accesses = table(*_accesses(self.accesses, self.file), (0, 1, 2, 3, 10)) if self.accesses else "no accesses"
+        parts = [self._head(), table(*_tiles(self.tiles), range(4)), accesses, self._legend()]
+        return "\n\n".join(parts)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        """Accesses with bank conflicts stand out."""
+        conflicts = [i for i, a in enumerate(self.accesses) if None not in (a.chosen, a.ideal) and a.chosen != a.ideal]
+        tables = [html.table(*_tiles(self.tiles), range(4))] if self.tiles else []
+        tables += (
+            [html.table(*_accesses(self.accesses, self.file), (0, 1, 2, 3, 10), conflicts)] if self.accesses else []
+        )
+        return html.section(self._head(), *tables, html.paragraph(self._legend() if self.tiles else ""))
+
+    def _head(self) -> str:
         shape = " x ".join(map(str, self.threads))
         head = f"shared memory of {self.kernel}, blocks of {shape} threads"
-        if not self.tiles:
-            return f"{head}: no tiles"
         room = f" of {self.limit} bytes" if self.limit is not None else " bytes"
-        parts = [f"{head}: {self.used}{room}", _tiles(self.tiles), _accesses(self.accesses, self.file), self._legend()]
-        return "\n\n".join(part for part in parts if part)
+        return f"{head}: {self.used}{room}" if self.tiles else f"{head}: no tiles"
 
     def _legend(self) -> str:
         lines = [
@@ -112,17 +129,19 @@ class BankReport:
         return "\n".join(lines)
 
 
-def _tiles(tiles: Sequence[TileReport]) -> str:
+def _tiles(tiles: Sequence[TileReport]) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of a table."""
     rows: list[list[str]] = []
     for t in tiles:
         shape = " x ".join(map(str, t.shape))
         counts = [_number(t.row_wavefronts), _number(t.wavefronts), str(t.ideal)]
         rows.append([t.name, f"{shape} {t.dtype}", t.layout, t.by, str(t.row_bytes), str(t.bytes), *counts])
     header = ["tile", "shape", "layout", "why", "bytes: row", "now", "wavefronts: row", "now", "ideal"]
-    return table(header, rows, left=range(4))
+    return header, rows
 
 
-def _accesses(accesses: Sequence[AccessReport], file: str) -> str:
+def _accesses(accesses: Sequence[AccessReport], file: str) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of a table."""
     rows: list[list[str]] = []
     for a in accesses:
         place = str(a.loc.line) if a.loc.file == file else f"{Path(a.loc.file).name}:{a.loc.line}"
@@ -133,7 +152,7 @@ def _accesses(accesses: Sequence[AccessReport], file: str) -> str:
         counts = [_number(a.row_order), _number(a.chosen) + spread, _number(a.ideal) if a.is_known else ""]
         rows.append([*what, copies, *counts, str(a.weight), "; ".join(a.notes)])
     header = ["line", "source", "tile", "access", "bytes", "copies", "row", "now", "ideal", "weight", ""]
-    return table(header, rows, left=(0, 1, 2, 3, 10)) if rows else "no accesses"
+    return header, rows
 
 
 def _number(value: Fraction | int | None) -> str:
