@@ -159,7 +159,7 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
-    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted
+    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted, of.split
     same = ("described", *facts, alpha != 0, beta != 0, *more)
     known = _KNOWN.get(same)
     if known is None:

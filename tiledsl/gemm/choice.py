@@ -138,14 +138,16 @@ class Variant(NamedTuple):
     band: int = 8
 
     def consts(
-        self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0
+        self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0, step: int = 0
     ) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16. result, size: bytes of an element of C, and of A
-        and B. by_tma: TMA can store C. beside: bytes of shared memory for other things."""
+        and B. by_tma: TMA can store C. beside: bytes of shared memory for other things. step: bytes of a row of a step
+        along k, 0 for what suits the tile."""
         k = halves(k, size)
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
+        bk = step // 2 or bk
         width = slice_width(self.parts, columns) if self.parts else columns
         piece = 0 if self.groups > 1 else result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece

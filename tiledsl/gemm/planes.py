@@ -1,0 +1,233 @@
+"""f32 split into planes of a 16-bit dtype, which tensor cores multiply in pairs.
+
+x = x0 + x1 + x2 in bf16: each plane is the rounding, to nearest even, of what the planes before it leave; the three have
+all 24 bits. Two planes of f16 have 23 or 24 of them, but f16 has few exponents. So each row of A and each column of B is
+scaled by a power of two first: its largest element becomes 2^14 or more, but less than 2^15.
+
+The planes of DEPTH elements of k follow each other: element k of plane p is in column
+
+    (k // DEPTH * planes + p) * DEPTH + k % DEPTH
+
+of a row of the workspace. So a step along k is a whole row of a tile in shared memory, and the operand is an ordinary
+16-bit matrix for everything else. It is contiguous along k, whatever order it had before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from tiledsl import (
+    Const,
+    Fragment,
+    Global,
+    Memory,
+    Scalar,
+    SharedTile,
+    barrier,
+    bf16,
+    cdiv,
+    const,
+    f32,
+    fragment,
+    grid,
+    i32,
+    index,
+    lane_id,
+    maximum,
+    minimum,
+    ptx,
+    shared,
+    shuffle_xor,
+    threads,
+    tile_function,
+    tile_kernel,
+    unroll,
+    warp_id,
+)
+from tiledsl.dims import J, K, L, M
+from tiledsl.gemm.pad import J2, K2, M2
+
+__all__ = ["DEPTH", "planes_width", "scales_of_both", "split_both"]
+
+D = TypeVar("D", bound=Scalar)
+
+DEPTH = 32
+"""Elements of k whose planes are neighbours: 64 bytes of each."""
+WARPS = 8
+"""Of a block."""
+ROWS, STEP = 64, 64
+"""Rows, and elements of k, that a block splits."""
+VEC = 4
+"""Neighbours along k that a thread splits at once."""
+LARGEST = 2.0**128 - 2.0**120
+"""Of bf16. What rounds to an infinity would leave one of the other sign."""
+TOP = 14
+"""Exponent of a row's largest element when it has been scaled: its square, and sums of it, are far from overflow."""
+
+
+def planes_width(k: int, planes: int) -> int:
+    """Columns that the planes of k elements have."""
+    return cdiv(k, DEPTH) * DEPTH * planes
+
+
+@tile_function
+def by_columns(X: Memory[f32]) -> bool:
+    """Whether the columns of X are contiguous, so that lanes read neighbouring rows."""
+    return X.unit == X.rank - 2
+
+
+@tile_function
+def line_of(X: Memory[f32], batch: index, row: index, k: index) -> Fragment[f32]:
+    """VEC elements of a row, 0 behind its end."""
+    if X.unit == X.rank - 1 and X.align == VEC * 4:
+        return X.get(batch, row, k, vec=VEC * 4)
+    line = fragment((VEC,), f32)
+    for i in unroll(VEC):
+        line[i] = X.get(batch, row, k + i, other=0)
+    return line
+
+
+# -- planes --------------------------------------------------------------------------------------------------
+
+
+@tile_function
+def blocks(X: Memory[f32]) -> index:
+    """How many split a matrix of X."""
+    return cdiv(X.shape[1], ROWS) * cdiv(X.shape[2], STEP)
+
+
+@tile_function
+def split_part(
+    X: Global[f32, Any, Any, Any],
+    Y: Global[D, Any, Any, Any],
+    scale: Global[f32, Any, Any] | None,
+    room: SharedTile[f32] | None,
+    number: index,
+    planes: int,
+):
+    """What block `number` splits of X, through `room` if the columns of X are contiguous."""
+    count, along, size = blocks(X), cdiv(X.shape[2], STEP), 32 * WARPS
+    batch, part, thread = number // count, number % count, warp_id() * 32 + lane_id()
+    m, k = part // along * ROWS, part % along * STEP
+    places = [(i * size + thread) * VEC for i in range(ROWS * STEP // (size * VEC))]
+    rows, columns = [i // STEP for i in places], [i % STEP for i in places]
+    if room is not None:
+        at = [i * size + thread for i in range(ROWS * STEP // size)]
+        found = [X.get(batch, m + i % ROWS, k + i // ROWS, other=0) for i in at]
+        for i in unroll(len(at)):
+            room[at[i] % ROWS, at[i] // ROWS] = found[i]
+        barrier()
+        lines = [room.load(rows[i], columns[i], vec=VEC * 4) for i in range(len(places))]
+    else:
+        lines = [line_of(X, batch, m + rows[i], k + columns[i]) for i in range(len(places))]
+    for i in unroll(len(places)):
+        row, column, rest = m + rows[i], k + columns[i], lines[i]
+        if row < Y.shape[1] and column // DEPTH * DEPTH * planes < Y.shape[2]:
+            if scale is not None:
+                rest = rest * inverse(scale[batch, row])
+            for p in unroll(planes):
+                x = maximum(minimum(rest, LARGEST), -LARGEST) if p == 0 and Y.dtype == bf16 else rest
+                plane = x.to(Y.dtype)
+                rest = rest - plane.to(f32)
+                Y.store(batch, row, (column // DEPTH * planes + p) * DEPTH + column % DEPTH, plane)
+
+
+@tile_kernel(arch="sm_90a")
+def split_both(
+    X: Global[f32, L, M, K],
+    Y: Global[D, L, M, J],
+    Z: Global[f32, L, M2, K2],
+    W: Global[D, L, M2, J2],
+    scale_x: Global[f32, L, M] | None = None,
+    scale_z: Global[f32, L, M2] | None = None,
+    *,
+    PLANES: const = 3,
+    EARLY: Const[bool] = False,
+):
+    """Planes of X to Y, and of Z to W, 0 behind the last column. scale_x, scale_z: of `scales_of_both`."""
+    first = blocks(X) * L
+    number = grid(first + blocks(Z) * L)
+    threads(32, WARPS)
+    room = shared((ROWS, STEP), f32) if by_columns(X) or by_columns(Z) else None
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
+    if number < first:
+        split_part(X, Y, scale_x, room if by_columns(X) else None, number, PLANES)
+    else:
+        split_part(Z, W, scale_z, room if by_columns(Z) else None, number - first, PLANES)
+
+
+# -- scales --------------------------------------------------------------------------------------------------
+
+
+@tile_function
+def inverse(scale: f32) -> f32:
+    """Of a power of two."""
+    return (i32(254 << 23) - scale.bitcast(i32)).bitcast(f32)
+
+
+@tile_function
+def scale_of(largest: f32) -> f32:
+    """By which a row is to be divided, whose largest element this is: a power of two that has an inverse."""
+    exponent = largest.bitcast(i32) >> 23
+    return (maximum(exponent - TOP, 1) << 23).bitcast(f32)
+
+
+@tile_function
+def groups(X: Memory[f32]) -> index:
+    """How many blocks a matrix of X has: of a row for each warp, or of one for each lane."""
+    return cdiv(X.shape[1], 32 if by_columns(X) else WARPS)
+
+
+@tile_function
+def scale_rows(X: Global[f32, Any, Any, Any], S: Global[f32, Any, Any], room: SharedTile[f32] | None, number: index):
+    """What block `number` has of the scales of X."""
+    batch, part, lane, warp = number // groups(X), number % groups(X), lane_id(), warp_id()
+    largest, at_once = f32(0), 4
+    if room is not None:
+        row = part * 32 + lane
+        for k in range(0, X.shape[2], WARPS * at_once):
+            found = [X.get(batch, row, k + i * WARPS + warp, other=0) for i in range(at_once)]
+            for i in unroll(at_once):
+                largest = maximum(largest, abs(found[i]))
+        room[warp, lane] = largest
+        barrier()
+        for i in unroll(WARPS):
+            largest = maximum(largest, room[i, lane])
+        if warp == 0:
+            S.put(batch, row, scale_of(largest))
+    else:
+        row = part * WARPS + warp
+        for k in range(0, X.shape[2], 32 * VEC * at_once):
+            lines = [line_of(X, batch, row, k + (i * 32 + lane) * VEC) for i in range(at_once)]
+            for i in unroll(at_once):
+                for j in unroll(VEC):
+                    largest = maximum(largest, abs(lines[i][j]))
+        for i in unroll(5):
+            largest = maximum(largest, shuffle_xor(largest, 1 << i))
+        if lane == 0:
+            S.put(batch, row, scale_of(largest))
+
+
+@tile_kernel(arch="sm_90a")
+def scales_of_both(
+    X: Global[f32, L, M, K],
+    S: Global[f32, L, M],
+    Z: Global[f32, L, M2, K2],
+    R: Global[f32, L, M2],
+    *,
+    EARLY: Const[bool] = False,
+):
+    """The scales of the rows of X and Z."""
+    first = groups(X) * L
+    number = grid(first + groups(Z) * L)
+    threads(32, WARPS)
+    room = shared((WARPS, 32), f32) if by_columns(X) or by_columns(Z) else None
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
+    if number < first:
+        scale_rows(X, S, room if by_columns(X) else None, number)
+    else:
+        scale_rows(Z, R, room if by_columns(Z) else None, number - first)
