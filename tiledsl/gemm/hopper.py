@@ -251,7 +251,7 @@ def hopper_fastest(
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER else (24, 240)
+    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER or PLANES else (24, 240)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -283,7 +283,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PLANES:
-                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, (scale_a, scale_b))
+                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:

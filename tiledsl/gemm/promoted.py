@@ -121,9 +121,17 @@ def promoted(
 
 @tile_function
 def of_planes(
-    ring: Any, t: WorkItem, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], planes: int, scales: Any
+    ring: Any,
+    t: WorkItem,
+    A: Memory[Any],
+    B: Memory[Any],
+    shape: tuple[int, int],
+    planes: int,
+    exchanged: bool,
+    scales: Any,
 ) -> Fragment[f32]:
-    """The same of f32 in so many planes. scales: (None, None), or those of the rows of A and of the columns of B."""
+    """The same of f32 in so many planes, with the same bits if A and B are exchanged. scales: (None, None), or those of
+    the rows of A and of the columns of B."""
     total = wgmma.accumulator(shape, f32).wait()
     for _ in t.k:
         product: Any = wgmma.accumulator(shape, f32)
@@ -132,6 +140,7 @@ def of_planes(
             for size in unroll(planes):
                 for i in unroll(planes - size):
                     j = planes - 1 - size - i
+                    i, j = (j, i) if exchanged else (i, j)
                     x, y = a[:, i * DEPTH : (i + 1) * DEPTH], b[j * DEPTH : (j + 1) * DEPTH, : shape[1]]
                     product = wgmma(x, y, product)
         total = total + product.wait()
