@@ -59,6 +59,8 @@ ROWS, STEP = 64, 64
 """Rows, and elements of k, that a block splits."""
 VEC = 4
 """Neighbours along k that a thread splits at once."""
+AT_ONCE = 16
+"""Elements that a thread loads before it compares them."""
 LARGEST = 2.0**128 - 2.0**120
 """Of bf16. What rounds to an infinity would leave one of the other sign."""
 TOP = 14
@@ -78,12 +80,13 @@ def by_columns(X: Memory[f32]) -> bool:
 
 @tile_function
 def line_of(X: Memory[f32], batch: index, row: index, k: index) -> Fragment[f32]:
-    """VEC elements of a row, 0 behind its end."""
-    if X.unit == X.rank - 1 and X.align == VEC * 4:
+    """VEC neighbours of a row, or of a column if these are contiguous; 0 past the edge."""
+    across = by_columns(X)
+    if X.unit >= X.rank - 2 and X.align == VEC * 4:
         return X.get(batch, row, k, vec=VEC * 4)
     line = fragment((VEC,), f32)
     for i in unroll(VEC):
-        line[i] = X.get(batch, row, k + i, other=0)
+        line[i] = X.get(batch, row + i, k, other=0) if across else X.get(batch, row, k + i, other=0)
     return line
 
 
@@ -112,12 +115,14 @@ def split_part(
     places = [(i * size + thread) * VEC for i in range(ROWS * STEP // (size * VEC))]
     rows, columns = [i // STEP for i in places], [i % STEP for i in places]
     if room is not None:
-        at = [i * size + thread for i in range(ROWS * STEP // size)]
-        found = [X.get(batch, m + i % ROWS, k + i // ROWS, other=0) for i in at]
-        for i in unroll(len(at)):
-            room[at[i] % ROWS, at[i] // ROWS] = found[i]
+        found = [line_of(X, batch, m + i % ROWS, k + i // ROWS) for i in places]
+        for i in unroll(len(places)):
+            room.store(places[i] // ROWS, places[i] % ROWS, found[i])
         barrier()
-        lines = [room.load(rows[i], columns[i], vec=VEC * 4) for i in range(len(places))]
+        lines = [fragment((VEC,), f32) for _ in places]
+        for i in unroll(len(places)):
+            for j in unroll(VEC):
+                lines[i][j] = room[columns[i] + j, rows[i]]
     else:
         lines = [line_of(X, batch, m + rows[i], k + columns[i]) for i in range(len(places))]
     for i in unroll(len(places)):
@@ -148,7 +153,7 @@ def split_both(
     first = blocks(X) * L
     number = grid(first + blocks(Z) * L)
     threads(32, WARPS)
-    room = shared((ROWS, STEP), f32) if by_columns(X) or by_columns(Z) else None
+    room = shared((STEP, ROWS), f32) if by_columns(X) or by_columns(Z) else None
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -176,38 +181,34 @@ def scale_of(largest: f32) -> f32:
 
 @tile_function
 def groups(X: Memory[f32]) -> index:
-    """How many blocks a matrix of X has: of a row for each warp, or of one for each lane."""
-    return cdiv(X.shape[1], 32 if by_columns(X) else WARPS)
+    """How many blocks a matrix of X has: each reads WARPS rows."""
+    return cdiv(X.shape[1], WARPS)
 
 
 @tile_function
 def scale_rows(X: Global[f32, Any, Any, Any], S: Global[f32, Any, Any], room: SharedTile[f32] | None, number: index):
-    """What block `number` has of the scales of X."""
+    """What block `number` has of the scales of X: a row for each warp, or, through `room`, for each WARPS-th lane."""
     batch, part, lane, warp = number // groups(X), number % groups(X), lane_id(), warp_id()
-    largest, at_once = f32(0), 4
+    largest, row = f32(0), part * WARPS + (lane % WARPS if room is not None else warp)
+    for k in range(0, X.shape[2], 32 * AT_ONCE):
+        if room is not None:
+            at = k + warp * (32 // WARPS) + lane // WARPS
+            found = [X.get(batch, row, at + i * 32, other=0) for i in range(AT_ONCE)]
+        else:
+            lines = [line_of(X, batch, row, k + (i * 32 + lane) * VEC) for i in range(AT_ONCE // VEC)]
+            found = [lines[i // VEC][i % VEC] for i in range(AT_ONCE)]
+        for i in unroll(AT_ONCE):
+            largest = maximum(largest, abs(found[i]))
+    for i in unroll(3 if room is not None else 0, 5):
+        largest = maximum(largest, shuffle_xor(largest, 1 << i))
     if room is not None:
-        row = part * 32 + lane
-        for k in range(0, X.shape[2], WARPS * at_once):
-            found = [X.get(batch, row, k + i * WARPS + warp, other=0) for i in range(at_once)]
-            for i in unroll(at_once):
-                largest = maximum(largest, abs(found[i]))
-        room[warp, lane] = largest
+        if lane < WARPS:
+            room[warp, lane] = largest
         barrier()
         for i in unroll(WARPS):
-            largest = maximum(largest, room[i, lane])
-        if warp == 0:
-            S.put(batch, row, scale_of(largest))
-    else:
-        row = part * WARPS + warp
-        for k in range(0, X.shape[2], 32 * VEC * at_once):
-            lines = [line_of(X, batch, row, k + (i * 32 + lane) * VEC) for i in range(at_once)]
-            for i in unroll(at_once):
-                for j in unroll(VEC):
-                    largest = maximum(largest, abs(lines[i][j]))
-        for i in unroll(5):
-            largest = maximum(largest, shuffle_xor(largest, 1 << i))
-        if lane == 0:
-            S.put(batch, row, scale_of(largest))
+            largest = maximum(largest, room[i, lane % WARPS])
+    if (room is None and lane == 0) or (room is not None and lane < WARPS and warp == 0):
+        S.put(batch, row, scale_of(largest))
 
 
 @tile_kernel(arch="sm_90a")
@@ -223,7 +224,7 @@ def scales_of_both(
     first = groups(X) * L
     number = grid(first + groups(Z) * L)
     threads(32, WARPS)
-    room = shared((WARPS, 32), f32) if by_columns(X) or by_columns(Z) else None
+    room = shared((WARPS, WARPS), f32) if by_columns(X) or by_columns(Z) else None
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
