@@ -64,8 +64,9 @@ def variants(problem: Any, split: Split) -> list[Variant]:
     """What the model finds fastest, and tiles and clusters around that."""
     found = [v for v, _ in ranked(3, *choice_of_planes(problem, split))]
     for columns in (192, 176, 160, 128):
-        found += [Variant((128, columns, 1), band=band) for band in (4, 16)]
-        found += [Variant((128, columns, 1), along_m=m, along_n=n) for m, n in ((2, 1), (1, 2))]
+        for m, n in ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (4, 2)):
+            v = Variant((128, columns, 1), along_m=m, along_n=n)
+            found += [v] if m * n <= 2 or columns in (192, 128) else []
     return list(dict.fromkeys(found))
 
 
@@ -73,7 +74,14 @@ def plans(size: tuple[int, int, int], split: Split) -> dict[str, Any]:
     """By the name of a variant."""
     of = described_by(size, split)
     problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
-    return {f"{split.name} {Candidate(v)}": planes_by_variant(problem, split, v) for v in variants(problem, split)}
+    found = {f"{split.name} {Candidate(v)}": planes_by_variant(problem, split, v) for v in variants(problem, split)}
+    for columns in (192, 128):
+        for along_m in (1, 2):
+            for span, lag in ((1, 200), (1, 400), (2, 0), (2, 400)):
+                v = Variant((128, columns, 1), along_m=along_m)
+                made = planes_by_variant(problem, split, v, span, lag)
+                found[f"{split.name} {Candidate(v)} span{span} lag{lag}"] = made
+    return found
 
 
 def all_jobs(sizes: list[tuple[int, int, int]]) -> list[Any]:

@@ -226,6 +226,8 @@ def hopper_fastest(
     PROMOTED: Const[bool] = False,
     SCALED: Const[bool] = False,
     PLANES: const = 0,
+    SPAN: const = 1,
+    LAG: const = 0,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -243,7 +245,8 @@ def hopper_fastest(
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
-    ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
+    slot = BK // SPAN
+    ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, slot), b=staging(B, slot, width))
     left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
@@ -264,9 +267,11 @@ def hopper_fastest(
                     with of_b.fill() as s:
                         load_apart(B, t.batch, k, t.n, s.b)
                 else:
-                    with ring.fill() as s:
-                        tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                        tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+                    for i in unroll(SPAN):
+                        now = k if SPAN == 1 else tile(0, slot) + (k.start + i * slot)
+                        with ring.fill() as s:
+                            tma_load(as_stored(A[t.batch, t.m, now]), s.a, multicast="" if SPLIT else "n")
+                            tma_load(as_stored(B[t.batch, now, tile(0, width) + t.n.start]), s.b, multicast="m")
     if apart:
         with role("order", registers=104):
             for t in work:
@@ -283,7 +288,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PLANES:
-                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
+                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b), SPAN, LAG)
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:
