@@ -3,10 +3,10 @@
     python -m benchmarks.fp32_split            # on an H200, with torch; some 6 minutes
     python -m benchmarks.fp32_split --build    # anywhere: only plans and compiles
 
-Each output is checked against f64 first: error and bound of all. Then calls are timed, what they launch before the product,
-and other tiles. Rested: bursts of 3 ms after pauses of 6 ms; sustained: 60 ms each without pauses. Both interleaved in
-random order; ratios are medians of those of a round. By CUDA graphs, operands not in L2. cuBLAS: the faster one of B in
-row order (NN) and along k (NT).
+Each output is checked against f64 first, and errors of four kinds of inputs are shown. Timed are calls, what they
+launch before the product, and other tiles. Rested: bursts of 3 ms after pauses of 6 ms; sustained: 60 ms each without
+pauses. Both interleaved in random order; ratios are medians of those of a round. By CUDA graphs, operands not in L2.
+cuBLAS: the faster one of B in row order (NN) and along k (NT).
 """
 
 from __future__ import annotations
@@ -181,7 +181,11 @@ def contenders(torch: Any, size: tuple[int, int, int], sets: Sets) -> dict[str, 
         of = [described(a, b, c, None, None, None, split.name) for a, b, c in arrays]
         made = plan(problem_of(of[0], 0.0, False, ARCH, PROCESSORS))
         found[f"all but the product, {split.name}"] = all_but_the_product(of, made)
-        found |= {} if size[0] * size[1] * size[2] > LARGE else {f"var {name}": prepared(of, each) for name, each in plans(size, split).items()}
+        found |= (
+            {}
+            if size[0] * size[1] * size[2] > LARGE
+            else {f"var {name}": prepared(of, each) for name, each in plans(size, split).items()}
+        )
     return found
 
 

@@ -20,7 +20,7 @@ __all__ = [
     "GALLERY",
     "HOPPER",
     "HOPPER_ARCH",
-    "SCALED",
+    "PREPARED",
     "Entry",
     "Outcome",
     "as_given",
@@ -135,8 +135,11 @@ HOPPER = (
 """Kernels that need an sm_90a. TMA needs rows that are multiples of 16 bytes; `hopper_gemm.gemm` accepts any."""
 
 
-SCALED = (_hopper("hopper_scaled", "8-bit floats with scales of blocks: sums of 128 of k, scaled and added in f32"),)
-"""Kernels that multiply operands with scales, which their files quantise and check."""
+PREPARED = (
+    _hopper("hopper_scaled", "8-bit floats with scales of blocks: sums of 128 of k, scaled and added in f32"),
+    _hopper("hopper_split", "f32 as planes of bf16: pairs of planes, and sums of 32 of k, added in f32"),
+)
+"""Kernels whose operands their files quantise or split, and check."""
 
 
 @dataclass(frozen=True)

@@ -486,7 +486,9 @@ def _of_planes(name: str, m: int, n: int, k: int) -> tuple[Any, Any]:
     torch.manual_seed(m)
     A, B = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     shapes = (A.shape, B.shape) if name == "bf16x6" else ((m, 1), (1, n))
-    return tuple(X * torch.randint(-20, 21, s, device="cuda").float().exp2() for X, s in zip((A, B), shapes, strict=True))
+    return tuple(
+        X * torch.randint(-20, 21, s, device="cuda").float().exp2() for X, s in zip((A, B), shapes, strict=True)
+    )
 
 
 def planes_are_accurate() -> None:

@@ -27,9 +27,9 @@ __all__ = [
 
 
 class Split(NamedTuple):
-    """f32 as a sum of planes of a dtype, each the rounding of what the planes before it leave. Tensor cores multiply the
-    pairs of planes i and j with i + j < planes: the others are below the last bits of f32. scaled: each row of A and
-    each column of B is first scaled by a power of two into the dtype's range."""
+    """f32 as a sum of planes of a dtype, each the rounding of what the planes before it leave. Tensor cores multiply
+    the pairs of planes i and j with i + j < planes: the others are below the last bits of f32. scaled: each row of A
+    and each column of B is first divided by a power of two, into the dtype's range."""
 
     name: str
     dtype: DType

@@ -25,7 +25,17 @@ from tiledsl.gemm.promoted import SLOTS
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
-__all__ = ["Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "choice_of_planes", "of_plan_f32", "plan", "planes_by_variant"]
+__all__ = [
+    "Plan",
+    "Problem",
+    "by_variant",
+    "choice_of",
+    "choice_of_f32",
+    "choice_of_planes",
+    "of_plan_f32",
+    "plan",
+    "planes_by_variant",
+]
 
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""

@@ -1,8 +1,8 @@
 """f32 split into planes of a 16-bit dtype, which tensor cores multiply in pairs.
 
-x = x0 + x1 + x2 in bf16: each plane is the rounding, to nearest even, of what the planes before it leave; the three have
-all 24 bits. Two planes of f16 have 23 or 24 of them, but f16 has few exponents. So each row of A and each column of B is
-scaled by a power of two first: its largest element becomes 2^14 or more, but less than 2^15.
+x = x0 + x1 + x2 in bf16: each plane is the rounding, to nearest even, of what the planes before it leave; the three
+have all 24 bits. Two planes of f16 have 23 or 24 of them, but f16 has few exponents. So each row of A and each column
+of B is divided by a power of two first: its largest element becomes 2^14 or more, but less than 2^15.
 
 The planes of DEPTH elements of k follow each other: element k of plane p is in column
 
@@ -94,7 +94,7 @@ def line_of(X: Memory[f32], batch: index, row: index, k: index) -> Fragment[f32]
 
 
 @tile_function
-def blocks(X: Memory[f32]) -> index:
+def blocks(X: Global[f32, Any, Any, Any]) -> index:
     """How many split a matrix of X."""
     return cdiv(X.shape[1], ROWS) * cdiv(X.shape[2], STEP)
 
@@ -180,7 +180,7 @@ def scale_of(largest: f32) -> f32:
 
 
 @tile_function
-def groups(X: Memory[f32]) -> index:
+def groups(X: Global[f32, Any, Any, Any]) -> index:
     """How many blocks a matrix of X has: each reads WARPS rows."""
     return cdiv(X.shape[1], WARPS)
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from tiledsl.gemm.formats import Split
 from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.pad import pad, pad_both, padded, width
-from tiledsl.gemm.planes import planes_width, scales_of_both, split_both
 from tiledsl.gemm.plan import ALIGNED, Plan, Problem
+from tiledsl.gemm.planes import planes_width, scales_of_both, split_both
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import F32, U8, U32, DType
 from tiledsl.kernel import TileKernel
