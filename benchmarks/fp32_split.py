@@ -64,9 +64,8 @@ def variants(problem: Any, split: Split) -> list[Variant]:
     """What the model finds fastest, and tiles and clusters around that."""
     found = [v for v, _ in ranked(3, *choice_of_planes(problem, split))]
     for columns in (192, 176, 160, 128):
-        for m, n in ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (4, 2)):
-            v = Variant((128, columns, 1), along_m=m, along_n=n)
-            found += [v] if m * n <= 2 or columns in (192, 128) else []
+        for m, n in ((1, 1), (2, 1), (1, 2)) if split.planes == 3 else ((1, 1),):
+            found.append(Variant((128, columns, 1), along_m=m, along_n=n))
     return list(dict.fromkeys(found))
 
 
@@ -75,12 +74,14 @@ def plans(size: tuple[int, int, int], split: Split) -> dict[str, Any]:
     of = described_by(size, split)
     problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
     found = {f"{split.name} {Candidate(v)}": planes_by_variant(problem, split, v) for v in variants(problem, split)}
-    for columns in (192, 128):
-        for along_m in (1, 2):
-            for span, lag in ((1, 200), (1, 400), (2, 0), (2, 400)):
-                v = Variant((128, columns, 1), along_m=along_m)
-                made = planes_by_variant(problem, split, v, span, lag)
-                found[f"{split.name} {Candidate(v)} span{span} lag{lag}"] = made
+    if split.planes == 3:
+        return found
+    for columns in (192, 176, 160, 128):
+        for along_m, along_n in ((1, 1), (2, 1)):
+            for span, blocks in ((2, 1), (1, 2), (4, 1)):
+                v = Variant((128, columns, 1), along_m=along_m, along_n=along_n)
+                made = planes_by_variant(problem, split, v, span, blocks)
+                found[f"{split.name} {Candidate(v)} span{span}x{blocks}"] = made
     return found
 
 
@@ -216,8 +217,10 @@ def timed(torch: Any, size: tuple[int, int, int], sets: Sets, device: Any) -> di
     finalists = [name for name in everything if not name.startswith("var")]
     for split in SPLITS:
         by_time = sorted((name for name in others if split in name), key=screened.median)
-        shown = (f"{name.removeprefix('var ')} {screened.median(name) * 1e3:.0f}" for name in by_time)
-        print(f"  us: {', '.join(shown)}", flush=True)
+        shown = [f"{name.split(maxsplit=2)[2]} {screened.median(name) * 1e3:.0f}" for name in by_time]
+        print(f"  us, {split}:", flush=True)
+        for first in range(0, len(shown), 5):
+            print(f"    {', '.join(shown[first : first + 5])}", flush=True)
         finalists += by_time[:2]
     with Clocks() as clocks:
         rested = measure(finalists, 15, 0.003, 0.006)

@@ -78,7 +78,8 @@ def split(X: Any, planes: int) -> Any:
     import ml_dtypes
     import numpy as np
 
-    found, rest = [], X
+    found: list[Any] = []
+    rest = X
     for _ in range(planes):
         found.append(rest.astype(ml_dtypes.bfloat16))
         rest = rest - found[-1].astype(np.float32)

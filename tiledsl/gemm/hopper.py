@@ -227,7 +227,6 @@ def hopper_fastest(
     SCALED: Const[bool] = False,
     PLANES: const = 0,
     SPAN: const = 1,
-    LAG: const = 0,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -288,7 +287,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PLANES:
-                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b), SPAN, LAG)
+                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b), SPAN)
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:

@@ -198,11 +198,11 @@ def choice_of_planes(problem: Problem, split: Split) -> tuple[Any, ...]:
     return choice_of(problem._replace(**as_planes, promoted=True))
 
 
-def planes_by_variant(problem: Problem, split: Split, chosen: Variant, span: int = 1, lag: int = 0) -> Plan:
+def planes_by_variant(problem: Problem, split: Split, chosen: Variant, span: int = 1, blocks: int = 1) -> Plan:
     """By this variant of `hopper_fastest`, of operands that are split first."""
-    row = split.planes * DEPTH * split.dtype.bytes
+    row = split.planes * DEPTH * split.dtype.bytes * blocks
     consts = chosen.consts(0, F32.bytes, problem.tma_c, split.dtype.bytes, step=row) | {"PLANES": split.planes}
-    consts |= {"SPAN": span, "BK": consts["BK"] * span, "LAG": lag}
+    consts |= {"SPAN": span, "BK": consts["BK"] * span}
     early = bool(chosen.parts) or problem.batch * problem.m * problem.n * problem.k < EARLY
     return _with_groups(Plan(hopper_fastest, consts, chosen.exchanged, split=split, early=early), problem, chosen)
 

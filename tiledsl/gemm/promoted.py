@@ -119,11 +119,6 @@ def promoted(
     return total
 
 
-def nothing() -> tuple[()]:
-    """What the emulator does for a delay."""
-    return ()
-
-
 @tile_function
 def of_planes(
     ring: Any,
@@ -135,24 +130,25 @@ def of_planes(
     exchanged: bool,
     scales: Any,
     span: int = 1,
-    lag: int = 0,
 ) -> Fragment[f32]:
     """The same of f32 in so many planes, with the same bits if A and B are exchanged. scales: (None, None), or those of
     the rows of A and of the columns of B."""
     total = wgmma.accumulator(shape, f32).wait()
-    if lag and warp_id() // 4 % 2 == 0:
-        ptx.inline(f"nanosleep.u32 {lag};", None, volatile=True, memory="nothing", emulate=nothing)
     for _ in t.k:
         product: Any = wgmma.accumulator(shape, f32)
         for _ in unroll(span):
             with ring.use(in_flight=1 if span > 1 else 0) as s:
                 a, b = matrix(s.a, A), matrix(s.b, B)
-                for size in unroll(planes):
-                    for i in unroll(planes - size):
-                        j = planes - 1 - size - i
-                        i, j = (j, i) if exchanged else (i, j)
-                        x, y = a[:, i * DEPTH : (i + 1) * DEPTH], b[j * DEPTH : (j + 1) * DEPTH, : shape[1]]
-                        product = wgmma(x, y, product)
+                for first in unroll(0, a.shape[1], planes * DEPTH):
+                    for size in unroll(planes):
+                        for i in unroll(planes - size):
+                            j = planes - 1 - size - i
+                            i, j = (
+                                (first + j * DEPTH, first + i * DEPTH)
+                                if exchanged
+                                else (first + i * DEPTH, first + j * DEPTH)
+                            )
+                            product = wgmma(a[:, i : i + DEPTH], b[j : j + DEPTH, : shape[1]], product)
         total = total + product.wait()
     scale_a, scale_b = scales
     if scale_a is None:
