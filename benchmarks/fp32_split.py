@@ -63,8 +63,8 @@ def described_by(size: tuple[int, int, int], split: Split | None, layout: str = 
 def variants(problem: Any, split: Split) -> list[Variant]:
     """What the model finds fastest, and tiles and clusters around that."""
     found = [v for v, _ in ranked(3, *choice_of_planes(problem, split))]
-    for columns in (192, 176, 160, 128):
-        for m, n in ((1, 1), (2, 1), (1, 2)) if split.planes == 3 else ((1, 1),):
+    for columns in (192, 176, 160, 128, 112):
+        for m, n in ((1, 1), (2, 1), (1, 2)):
             found.append(Variant((128, columns, 1), along_m=m, along_n=n))
     return list(dict.fromkeys(found))
 
@@ -73,16 +73,7 @@ def plans(size: tuple[int, int, int], split: Split) -> dict[str, Any]:
     """By the name of a variant."""
     of = described_by(size, split)
     problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
-    found = {f"{split.name} {Candidate(v)}": planes_by_variant(problem, split, v) for v in variants(problem, split)}
-    if split.planes == 3:
-        return found
-    for columns in (192, 176, 160, 128):
-        for along_m, along_n in ((1, 1), (2, 1)):
-            for span, blocks in ((2, 1), (1, 2), (4, 1)):
-                v = Variant((128, columns, 1), along_m=along_m, along_n=along_n)
-                made = planes_by_variant(problem, split, v, span, blocks)
-                found[f"{split.name} {Candidate(v)} span{span}x{blocks}"] = made
-    return found
+    return {f"{split.name} {Candidate(v)}": planes_by_variant(problem, split, v) for v in variants(problem, split)}
 
 
 def all_jobs(sizes: list[tuple[int, int, int]]) -> list[Any]:

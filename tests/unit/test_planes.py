@@ -20,7 +20,7 @@ from tiledsl.gemm.formats import SPLITS, Split
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import Problem, plan, planes_by_variant
-from tiledsl.gemm.planes import DEPTH, planes_width, scales_of_both, split_both
+from tiledsl.gemm.planes import planes_width, scales_of_both, split_both
 from tiledsl.gemm.steps import problem_of, steps_of
 from tiledsl.gemm.warm_up import operands_of
 from tiledsl.inspect.loading import load_module
@@ -33,7 +33,7 @@ GALLERY = Path(__file__).parent.parent.parent / "examples" / "gemm"
 U = 2.0**-24
 ROWS = {row.a: row for row in WGMMA if row.acc == "f32" and row.a == row.b}
 NUMPY: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
-ROUNDING = {"bf16x6": 24, "f16x3": 30}
+ROUNDING = {"bf16x6": 24, "f16x3": 51}
 """Of the bounds in docs/gemm.md."""
 
 
@@ -55,7 +55,7 @@ def sizes(A: Array, B: Array) -> Array:
 
 def within(C: Array, A: Array, B: Array, name: str) -> bool:
     """Whether the error is within the bound of docs/gemm.md."""
-    bound = (ROUNDING[name] + -(-A.shape[-1] // DEPTH)) * U * sizes(A, B)
+    bound = (ROUNDING[name] + -(-A.shape[-1] // SPLITS[name].depth)) * U * sizes(A, B)
     if name == "f16x3":  # of elements that are small in their row of A, or column of B
         of_a, of_b = np.abs(wide(A)), np.abs(wide(B))
         bound += 2.0**-39 * of_a.max(-1, keepdims=True) * of_b.sum(-2, keepdims=True)
@@ -96,7 +96,7 @@ KINDS = ("normal", "uniform", "cancelling", "neighbours cancel", "of all sizes",
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [32, 128, 1000])
 def test_errors_beside_ffma(kind: str, k: int) -> None:
-    """The largest and the mean error where k is not cut: of bf16x6 no larger than FFMA's; of f16x3 neither from k = 128
+    """The largest and the mean error where k is not cut: of bf16x6 no larger than FFMA's; of f16x3 neither from k = 512
     on, at most four times as large before, and five times where FFMA's sums never grow."""
     A, B = inputs(kind, 48, 40, k)
     exact, of_size = wide(A) @ wide(B), sizes(A, B)
@@ -106,7 +106,7 @@ def test_errors_beside_ffma(kind: str, k: int) -> None:
         return float(share.max()), float(np.sqrt((share**2).mean()))
 
     ffma = errors(product(A, B, batch_invariant=True))
-    for name, most in (("bf16x6", 1), ("f16x3", 5 if kind == "neighbours cancel" else 4 if k < 128 else 1)):
+    for name, most in (("bf16x6", 1), ("f16x3", 5 if kind == "neighbours cancel" else 4 if k < 512 else 1)):
         found = product(A, B, precision=name, batch_invariant=True)
         assert within(found, A, B, name)
         assert all(ours <= most * theirs for ours, theirs in zip(errors(found), ffma, strict=True)), (name, ffma)
@@ -139,13 +139,13 @@ def modelled(A: Array, B: Array, split: Split) -> Array:
     rows, columns = np.zeros((m, 1), int), np.zeros((1, n), int)
     if split.scaled:
         rows, columns = (np.frexp(np.abs(X).max(axis, keepdims=True))[1] - 15 for X, axis in ((A, 1), (B, 0)))
-    padded = -(-k // DEPTH) * DEPTH
+    padded = -(-k // split.depth) * split.depth
     left, right = np.zeros((m, padded), np.float32), np.zeros((n, padded), np.float32)
     left[:, :k], right[:, :k] = np.ldexp(A, -rows), np.ldexp(B, -columns).T
     of_a, of_b = planes(left, split), planes(right, split)
     total = np.zeros((m, n), np.float32)
-    for first in range(0, k, DEPTH):
-        step, part = slice(first, first + DEPTH), np.zeros((1, m, n), np.float32)
+    for first in range(0, k, split.depth):
+        step, part = slice(first, first + split.depth), np.zeros((1, m, n), np.float32)
         for both in reversed(range(split.planes)):
             for i in range(both + 1):
                 x, y = of_a[i][None, :, step], of_b[both - i][None, :, step]
@@ -321,17 +321,15 @@ def test_planes_and_scales(name: str, sizes: tuple[tuple[int, int], ...], order:
     split = SPLITS[name]
     X, Z = (normal(1, *size, seed=i) for i, size in enumerate(sizes))
     X, Z = (x.swapaxes(1, 2).copy().swapaxes(1, 2) if o == "F" else x for x, o in zip((X, Z), order, strict=True))
-    Y, W = (
-        np.full((1, x.shape[1], planes_width(x.shape[2], split.planes)), 7, NUMPY[split.dtype.name]) for x in (X, Z)
-    )
+    Y, W = (np.full((1, x.shape[1], planes_width(x.shape[2], split)), 7, NUMPY[split.dtype.name]) for x in (X, Z))
     S, R = (np.ones((1, x.shape[1]), np.float32) for x in (X, Z))
     given = {"scale_x": S, "scale_z": R} if split.scaled else {}
     for early in (False, True):
         if split.scaled:
             scales_of_both.check(X, S, Z, R, EARLY=early)
-        split_both.check(X, Y, Z, W, **given, PLANES=split.planes, EARLY=early)
+        split_both.check(X, Y, Z, W, **given, PLANES=split.planes, DEPTH=split.depth, EARLY=early)
     for x, y, scale in ((X, Y, S), (Z, W, R)):
-        blocks = wide(y).reshape(x.shape[1], -1, split.planes, DEPTH)
+        blocks = wide(y).reshape(x.shape[1], -1, split.planes, split.depth)
         back = blocks.sum(2).reshape(x.shape[1], -1) * scale[0, :, None]
         k = x.shape[2]
         assert (np.abs(back[:, :k] - x[0]) <= split.scaled * 2.0**-23 * np.abs(x[0])).all() and not back[:, k:].any()
@@ -343,13 +341,14 @@ def test_planes_and_scales(name: str, sizes: tuple[tuple[int, int], ...], order:
 @pytest.mark.parametrize("name", SPLITS)
 def test_without_hazards(name: str) -> None:
     split = SPLITS[name]
-    A, B = (np.ones((1, rows, planes_width(70, split.planes)), NUMPY[split.dtype.name]) for rows in (130, 72))
+    A, B = (np.ones((1, rows, planes_width(70, split)), NUMPY[split.dtype.name]) for rows in (130, 72))
     C = np.zeros((1, 130, 72), np.float32)
     scales = (np.full((1, 130, 1), 2, np.float32), np.full((1, 1, 72), 4, np.float32))
-    consts = Variant((128, 64, 1)).consts(0, 4, step=split.planes * DEPTH * 2) | {"PLANES": split.planes, "STAGES": 2}
+    consts = Variant((128, 64, 1)).consts(0, 4, step=split.columns) | {"PLANES": split.planes, "STAGES": 2}
     given = dict(zip(("scale_a", "scale_b"), scales, strict=True)) if split.scaled else {}
     hopper_fastest.check(A, B.swapaxes(1, 2), C, **given, **consts)
-    assert (96 * split.products * (8 if split.scaled else 1) == C).all()
+    padded = -(-70 // split.depth) * split.depth
+    assert (padded * split.products * (8 if split.scaled else 1) == C).all()
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -360,7 +359,7 @@ def test_what_is_chosen(name: str) -> None:
         of = operands_of((m, n, k), (F32, F32, F32), "NT", False, False, 0)._replace(split=split)
         made = plan(problem_of(of, 0.0, False, "sm_90a", 132))
         assert made.kernel is hopper_fastest and made.split == split
-        assert (made.consts["PLANES"], made.consts["BK"]) == (split.planes, split.planes * DEPTH)
+        assert (made.consts["PLANES"], made.consts["BK"]) == (split.planes, split.columns)
         step = steps_of(of, problem_of(of, 0.0, False, "sm_90a", 132), made, None).launches[-1]
         spec, arch = step.kernel.dispatcher.build_of(step.values((*of.addresses, 1 << 60, 1 << 61), 0), "sm_90a")
         used = step.kernel.builds.compiled(spec, arch).resources

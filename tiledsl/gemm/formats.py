@@ -28,21 +28,28 @@ __all__ = [
 
 class Split(NamedTuple):
     """f32 as a sum of planes of a dtype, each the rounding of what the planes before it leave. Tensor cores multiply
-    the pairs of planes i and j with i + j < planes: the others are below the last bits of f32. scaled: each row of A
-    and each column of B is first divided by a power of two, into the dtype's range."""
+    the pairs of planes i and j with i + j < planes: the others are below the last bits of f32. depth: elements of k
+    that they add up, before the sum is added in f32. scaled: each row of A and each column of B is first divided by a
+    power of two, into the dtype's range."""
 
     name: str
     dtype: DType
     planes: int
-    scaled: bool
+    depth: int
+    scaled: bool = False
 
     @property
     def products(self) -> int:
         """Pairs of planes."""
         return self.planes * (self.planes + 1) // 2
 
+    @property
+    def columns(self) -> int:
+        """Of a step along k: of all planes."""
+        return self.planes * self.depth
 
-SPLITS = {split.name: split for split in (Split("bf16x6", BF16, 3, False), Split("f16x3", F16, 2, True))}
+
+SPLITS = {split.name: split for split in (Split("bf16x6", BF16, 3, 32), Split("f16x3", F16, 2, 64, scaled=True))}
 """By the names that calls give."""
 
 

@@ -17,8 +17,8 @@ The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
 these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
-and `scale_b`: `promoted.py`. With PLANES, A and B are that many planes of f32, DEPTH of k of each in a step of BK, and
-`scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`.
+and `scale_b`: `promoted.py`. With PLANES, A and B are that many planes of f32, as many elements of each in a step of
+BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -226,7 +226,6 @@ def hopper_fastest(
     PROMOTED: Const[bool] = False,
     SCALED: Const[bool] = False,
     PLANES: const = 0,
-    SPAN: const = 1,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -244,8 +243,7 @@ def hopper_fastest(
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
-    slot = BK // SPAN
-    ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, slot), b=staging(B, slot, width))
+    ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
     left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
@@ -266,11 +264,9 @@ def hopper_fastest(
                     with of_b.fill() as s:
                         load_apart(B, t.batch, k, t.n, s.b)
                 else:
-                    for i in unroll(SPAN):
-                        now = k if SPAN == 1 else tile(0, slot) + (k.start + i * slot)
-                        with ring.fill() as s:
-                            tma_load(as_stored(A[t.batch, t.m, now]), s.a, multicast="" if SPLIT else "n")
-                            tma_load(as_stored(B[t.batch, now, tile(0, width) + t.n.start]), s.b, multicast="m")
+                    with ring.fill() as s:
+                        tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
+                        tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
     if apart:
         with role("order", registers=104):
             for t in work:
@@ -287,7 +283,7 @@ def hopper_fastest(
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PLANES:
-                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b), SPAN)
+                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:

@@ -20,7 +20,6 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format, Split
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.planes import DEPTH
 from tiledsl.gemm.promoted import SLOTS
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
@@ -185,7 +184,7 @@ def _for_wgmma(problem: Problem) -> Plan:
 
 def _by_planes(problem: Problem, split: Split) -> Plan:
     """By `hopper_fastest`, of operands that are split first. The choice is that of 16-bit operands along k, where k has
-    all products of planes."""
+    all planes."""
     if "wgmma" not in TARGETS[problem.arch].features:
         message = f"gemm(): precision is {split.name!r} on {problem.arch}, and only the kernel for wgmma multiplies so"
         raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
@@ -194,15 +193,13 @@ def _by_planes(problem: Problem, split: Split) -> Plan:
 
 def choice_of_planes(problem: Problem, split: Split) -> tuple[Any, ...]:
     """The arguments of `choice.best`."""
-    as_planes = {"k": problem.k * split.products, "dtype": split.dtype.name, "unit_a": 2, "unit_b": 1}
-    return choice_of(problem._replace(**as_planes, promoted=True))
+    as_planes = {"k": problem.k * split.planes, "dtype": split.dtype.name, "unit_a": 2, "unit_b": 1}
+    return *choice_of(problem._replace(**as_planes, promoted=True)), split
 
 
-def planes_by_variant(problem: Problem, split: Split, chosen: Variant, span: int = 1, blocks: int = 1) -> Plan:
+def planes_by_variant(problem: Problem, split: Split, chosen: Variant) -> Plan:
     """By this variant of `hopper_fastest`, of operands that are split first."""
-    row = split.planes * DEPTH * split.dtype.bytes * blocks
-    consts = chosen.consts(0, F32.bytes, problem.tma_c, split.dtype.bytes, step=row) | {"PLANES": split.planes}
-    consts |= {"SPAN": span, "BK": consts["BK"] * span}
+    consts = chosen.consts(0, F32.bytes, problem.tma_c, step=split.columns) | {"PLANES": split.planes}
     early = bool(chosen.parts) or problem.batch * problem.m * problem.n * problem.k < EARLY
     return _with_groups(Plan(hopper_fastest, consts, chosen.exchanged, split=split, early=early), problem, chosen)
 

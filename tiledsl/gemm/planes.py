@@ -4,9 +4,9 @@ x = x0 + x1 + x2 in bf16: each plane is the rounding, to nearest even, of what t
 have all 24 bits. Two planes of f16 have 23 or 24 of them, but f16 has few exponents. So each row of A and each column
 of B is divided by a power of two first: its largest element becomes 2^14 or more, but less than 2^15.
 
-The planes of DEPTH elements of k follow each other: element k of plane p is in column
+The planes of `depth` elements of k follow each other: element k of plane p is in column
 
-    (k // DEPTH * planes + p) * DEPTH + k % DEPTH
+    (k // depth * planes + p) * depth + k % depth
 
 of a row of the workspace. So a step along k is a whole row of a tile in shared memory, and the operand is an ordinary
 16-bit matrix for everything else. It is contiguous along k, whatever order it had before.
@@ -45,14 +45,13 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import J, K, L, M
+from tiledsl.gemm.formats import Split
 from tiledsl.gemm.pad import J2, K2, M2
 
-__all__ = ["DEPTH", "planes_width", "scales_of_both", "split_both"]
+__all__ = ["planes_width", "scales_of_both", "split_both"]
 
 D = TypeVar("D", bound=Scalar)
 
-DEPTH = 32
-"""Elements of k whose planes are neighbours: 64 bytes of each."""
 WARPS = 8
 """Of a block."""
 ROWS, STEP = 64, 64
@@ -67,9 +66,9 @@ TOP = 14
 """Exponent of a row's largest element when it has been scaled: its square, and sums of it, are far from overflow."""
 
 
-def planes_width(k: int, planes: int) -> int:
+def planes_width(k: int, split: Split) -> int:
     """Columns that the planes of k elements have."""
-    return cdiv(k, DEPTH) * DEPTH * planes
+    return cdiv(k, split.depth) * split.depth * split.planes
 
 
 @tile_function
@@ -107,6 +106,7 @@ def split_part(
     room: SharedTile[f32] | None,
     number: index,
     planes: int,
+    depth: int,
 ):
     """What block `number` splits of X, through `room` if the columns of X are contiguous."""
     count, along, size = blocks(X), cdiv(X.shape[2], STEP), 32 * WARPS
@@ -127,14 +127,14 @@ def split_part(
         lines = [line_of(X, batch, m + rows[i], k + columns[i]) for i in range(len(places))]
     for i in unroll(len(places)):
         row, column, rest = m + rows[i], k + columns[i], lines[i]
-        if row < Y.shape[1] and column // DEPTH * DEPTH * planes < Y.shape[2]:
+        if row < Y.shape[1] and column // depth * depth * planes < Y.shape[2]:
             if scale is not None:
                 rest = rest * inverse(scale[batch, row])
             for p in unroll(planes):
                 x = maximum(minimum(rest, LARGEST), -LARGEST) if p == 0 and Y.dtype == bf16 else rest
                 plane = x.to(Y.dtype)
                 rest = rest - plane.to(f32)
-                Y.store(batch, row, (column // DEPTH * planes + p) * DEPTH + column % DEPTH, plane)
+                Y.store(batch, row, (column // depth * planes + p) * depth + column % depth, plane)
 
 
 @tile_kernel(arch="sm_90a")
@@ -147,6 +147,7 @@ def split_both(
     scale_z: Global[f32, L, M2] | None = None,
     *,
     PLANES: const = 3,
+    DEPTH: const = 32,
     EARLY: Const[bool] = False,
 ):
     """Planes of X to Y, and of Z to W, 0 behind the last column. scale_x, scale_z: of `scales_of_both`."""
@@ -158,9 +159,9 @@ def split_both(
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     if number < first:
-        split_part(X, Y, scale_x, room if by_columns(X) else None, number, PLANES)
+        split_part(X, Y, scale_x, room if by_columns(X) else None, number, PLANES, DEPTH)
     else:
-        split_part(Z, W, scale_z, room if by_columns(Z) else None, number - first, PLANES)
+        split_part(Z, W, scale_z, room if by_columns(Z) else None, number - first, PLANES, DEPTH)
 
 
 # -- scales --------------------------------------------------------------------------------------------------

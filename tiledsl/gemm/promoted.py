@@ -50,7 +50,6 @@ from tiledsl import (
 from tiledsl.dims import L, M
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper_tiles import matrix
-from tiledsl.gemm.planes import DEPTH
 
 __all__ = ["SLOTS", "KBlocks", "NBlocks", "blocks_across", "of_planes", "promoted", "room_of_scales"]
 
@@ -129,34 +128,27 @@ def of_planes(
     planes: int,
     exchanged: bool,
     scales: Any,
-    span: int = 1,
 ) -> Fragment[f32]:
     """The same of f32 in so many planes, with the same bits if A and B are exchanged. scales: (None, None), or those of
     the rows of A and of the columns of B."""
     total = wgmma.accumulator(shape, f32).wait()
-    for _ in t.k:
+    for k in t.k:
         product: Any = wgmma.accumulator(shape, f32)
-        for _ in unroll(span):
-            with ring.use(in_flight=1 if span > 1 else 0) as s:
-                a, b = matrix(s.a, A), matrix(s.b, B)
-                for first in unroll(0, a.shape[1], planes * DEPTH):
-                    for size in unroll(planes):
-                        for i in unroll(planes - size):
-                            j = planes - 1 - size - i
-                            i, j = (
-                                (first + j * DEPTH, first + i * DEPTH)
-                                if exchanged
-                                else (first + i * DEPTH, first + j * DEPTH)
-                            )
-                            product = wgmma(a[:, i : i + DEPTH], b[j : j + DEPTH, : shape[1]], product)
+        with ring.use() as s:
+            a, b, depth = matrix(s.a, A), matrix(s.b, B), k.size // planes
+            for size in unroll(planes):
+                for of_a in unroll(planes - size):
+                    of_b = planes - 1 - size - of_a
+                    i, j = (of_b, of_a) if exchanged else (of_a, of_b)
+                    x, y = a[:, i * depth : (i + 1) * depth], b[j * depth : (j + 1) * depth, : shape[1]]
+                    product = wgmma(x, y, product)
         total = total + product.wait()
     scale_a, scale_b = scales
     if scale_a is None:
         return total
     row, column = coordinates(total)
-    of_a = scale_a.get(t.batch, t.m.start + row, 0)
-    of_b = scale_b.get(t.batch, 0, t.n.start + column)
-    return total * minimum(of_a, of_b) * maximum(of_a, of_b)
+    x, y = scale_a.get(t.batch, t.m.start + row, 0), scale_b.get(t.batch, 0, t.n.start + column)
+    return total * minimum(x, y) * maximum(x, y)
 
 
 @tile_function

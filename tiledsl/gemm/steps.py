@@ -168,7 +168,7 @@ class _Builder:
     def split(self, split: Split, early: bool) -> None:
         """Replace operands by their planes, which the first launches make, and, scaled, by the scales of their rows."""
         operands = self.a, self.b.transposed
-        widths = [planes_width(X.shape[2], split.planes) for X in operands]
+        widths = [planes_width(X.shape[2], split) for X in operands]
         planes = [self.take(split.dtype, (*X.shape[:2], w)) for X, w in zip(operands, widths, strict=True)]
         arrays = dict(zip("XZYW", (*operands, *planes), strict=True))
         if split.scaled:
@@ -178,7 +178,7 @@ class _Builder:
             self.steps.append(Step(scales_of_both, rows, {"EARLY": early}))
             arrays |= dict(zip(("scale_x", "scale_z"), vectors, strict=True))
             self.scales = {"scale_a": scales[0], "scale_b": scales[1].transposed}
-        self.steps.append(Step(split_both, arrays, {"PLANES": split.planes, "EARLY": early}))
+        self.steps.append(Step(split_both, arrays, {"PLANES": split.planes, "DEPTH": split.depth, "EARLY": early}))
         self.a, self.b = planes[0], planes[1].transposed
 
     def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
