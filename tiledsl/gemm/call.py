@@ -65,10 +65,10 @@ def gemm(
     "tf32" multiplies f32 by tensor cores, which ignore the low 13 bits of A and B; "promoted" adds up 8-bit floats in
     f32 every 128 of k, where tensor cores keep 14 bits.
 
-    precision "bf16x6" and "f16x3", for f32 on sm_90a: by tensor cores, as three planes of bf16 or two of f16, which are
-    added up in f32 every 32 of k. The error of an element is at most 24 + k / 32 units of 2^-24 |A| |B|, of f16x3 30 +
-    k / 32 (FFMA: k), and besides 2^-39 of the largest in its row of A, or column of B, for each element of these. Rows
-    of A and columns of B with an infinity or a NaN give NaN.
+    precision "bf16x6" and "f16x3", for f32 on sm_90a: by tensor cores, as three planes of bf16 or two of f16, whose
+    sums are added in f32 every 32 or 64 of k. The error of an element is at most 24 + k / 32 units of 2^-24 |A| |B|
+    (that of FFMA's: k), of f16x3 51 + k / 64, and besides 2^-39 of the largest element of its row of A, or column of B,
+    in each element of these. Rows of A and columns of B with an infinity or a NaN give NaN.
 
     scale_a, scale_b: for 8-bit floats, f32 factors of blocks, of any strides: of each row of A and 128 of k, [M, K /
     128], and of 128 of k and 128 columns of B, [K / 128, N / 128], both rounded up, with the batches of A and B. The
