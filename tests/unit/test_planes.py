@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.unit.emulated_gpu import EmulatedDriver, FakeTorch, aligned, install
 from tests.unit.test_gemm_call import VIEWS, relu_bias
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
-from tiledsl.gemm import gemm, warmup
+from tiledsl.gemm import call, gemm, warmup
 from tiledsl.gemm.choice import Variant
 from tiledsl.gemm.formats import SPLITS, Split
 from tiledsl.gemm.hopper import hopper_fastest
@@ -366,6 +367,28 @@ def test_what_is_chosen(name: str) -> None:
         assert used.spill_stores == used.stack == 0
     assert split.products == {"bf16x6": 6, "f16x3": 3}[name]
     warmup([(300, 200, 100)], "f32", precision=name, layouts=("NN", "TT"), arch="sm_90a")
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_later_calls_only_look_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch tensors, through a workspace that holds planes and scales."""
+    gpu = EmulatedDriver()
+    install(monkeypatch, gpu)
+    slow: list[Any] = []
+    slowly: Any = call._call  # pyright: ignore[reportPrivateUsage]
+
+    def counted(*given: Any) -> Any:
+        slow.append(given)
+        return slowly(*given)
+
+    monkeypatch.setattr(call, "_call", counted)
+    for seed in range(3):
+        A, B = normal(40, 100, seed=seed), normal(100, 56, seed=seed + 9)
+        C: Any = FakeTorch(aligned(np.full((40, 56), np.nan, np.float32)))
+        assert gemm(FakeTorch(aligned(A)), FakeTorch(aligned(B)), C, precision=name) is C
+        assert len(slow) == 1 and bits_of(C.array) == bits_of(modelled(A, B, SPLITS[name]))
+    gemm(FakeTorch(aligned(A)), FakeTorch(aligned(B)), C)
+    assert len(slow) == 2 and bits_of(C.array) == bits_of(product(A, B))
 
 
 # -- refused -----------------------------------------------------------------------------------------------------
