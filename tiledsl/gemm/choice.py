@@ -81,8 +81,9 @@ always has enough, except at FEW_REGISTERS: beside a role more, or where warps s
 PROMOTED, SCALED = 96, 64
 """Registers of accumulators that leave enough for as many sums in f32; and for their scales: with 96 the kernel is 8%
 slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more."""
-STAGES = 3
-"""Fewer are slower: of planes steps are long."""
+STAGES, ADDED = 3, 80
+"""Of planes, fewer stages are slower, since steps are long; and each step's sums take so long to be waited for and
+added."""
 LONG = 4096
 """Elements of k, from which on the order of tiles decides what stays in L2. Below, it decides which lines of the result
 are written at the same time."""
@@ -296,16 +297,18 @@ def estimate(
     k: Numbers,
     along_k: tuple[Numbers, Numbers],
     processors: int,
-    work: float = 1.0,
+    split: Split | None = None,
 ) -> Estimate:
-    """Of each variant, for one product, or for one of its own. work: how often what is loaded is multiplied."""
+    """Of each variant, for one product, or for one of its own. split: k is that of planes."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
     steps = np.ceil(-(-k // BK) / shared_out)
     edges = t.rows + t.loaded
 
-    products = steps * t.area * (BK * work / MACS)
+    products = steps * t.area * (BK / MACS)
+    if split:
+        products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
     staging = steps * edges * (2 * BK / SM_INTAKE)
     of_a, of_b = _line_bytes(m, k, along_k[0]), _line_bytes(n, k, along_k[1])
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
@@ -461,8 +464,7 @@ def _search(
         sharing, fits = _sharing(c, m, n, cdiv(k, BK), processors)
         groups = np.concatenate((groups[: c.whole], sharing))
         table, possible[c.whole :] = table._replace(groups=groups), possible[c.whole :] & fits
-    work = split.products / split.planes if split else 1.0
-    times = estimate(table, batch, m, n, k, along_k, processors, work)
+    times = estimate(table, batch, m, n, k, along_k, processors, split)
     times.reduction[~possible] = np.inf
 
     def found(number: int) -> Variant:
