@@ -104,7 +104,7 @@ def main(m: int = 100, n: int = 120, k: int = 2048) -> None:
     for planes in (3, 2, 1):
         C = np.zeros((m, n), np.float32)
         hopper_split(split(A, planes), split(B, planes), C, PLANES=planes)
-        show(f"{planes} planes, products {planes * (planes + 1) // 2}", C)
+        show(f"{planes} planes, {planes * (planes + 1) // 2} products", C)
 
 
 if __name__ == "__main__":
