@@ -1,8 +1,8 @@
 """f32 on tensor cores: three planes of bf16, and the six products of them that count.
 
 bf16 has 8 bits, f32 has 24: x is the sum of three numbers of bf16, each the rounding of what is left. So a product of
-two f32 is nine products of bf16. Three of these are below the last bits of f32. The other six cost tensor cores a
-tenth of what the FFMA units take for one.
+two f32 is nine products of bf16. Three of these are below the last bits of f32. Tensor cores multiply the other six in
+less than half of the time that the FFMA units take for one of f32.
 
 What is left is the sum. Tensor cores truncate it after each 16 of k: that is no more than FFMA's rounding, but towards
 zero each time, so the errors add up. Here they add up a step of 32 of k only, from zero, the smallest products first,
