@@ -70,9 +70,10 @@ def _kernels(path: Path) -> list[str]:
 def test_every_kernel_is_listed(gallery: ModuleType) -> None:
     texts = (*GEMM.glob("*.py"), *LIBRARY.glob("*.py"))
     in_files = {(path.name, name) for path in texts for name in _kernels(path)}
-    entries = (*gallery.GALLERY, *gallery.HOPPER, *gallery.SCALED)
+    entries = (*gallery.GALLERY, *gallery.HOPPER, *gallery.PREPARED)
     listed = {(LIBRARY_FILES.get(entry.kernel, entry.file), entry.kernel) for entry in entries}
     listed |= {("pad.py", "pad"), ("pad.py", "pad_both")}  # before a product
+    listed |= {("planes.py", "scales_of_both"), ("planes.py", "split_both")}  # as well
     listed |= {("grouped.py", "hopper_grouped")}  # of the library alone
     assert in_files == listed, "the kernels of examples/gemm and tiledsl/gemm, and GALLERY in gallery.py differ"
 
@@ -80,7 +81,7 @@ def test_every_kernel_is_listed(gallery: ModuleType) -> None:
 @pytest.mark.parametrize("readme", ["README.md", "examples/gemm/README.md"])
 def test_every_kernel_is_explained(gallery: ModuleType, readme: str) -> None:
     text = (GEMM.parent.parent / readme).read_text()
-    missing = [entry.file for entry in (*gallery.GALLERY, *gallery.HOPPER, *gallery.SCALED) if entry.file not in text]
+    missing = [entry.file for entry in (*gallery.GALLERY, *gallery.HOPPER, *gallery.PREPARED) if entry.file not in text]
     assert not missing, f"{readme} does not mention {', '.join(missing)}"
 
 

@@ -21,7 +21,7 @@ __all__ = [
     "GALLERY",
     "HOPPER",
     "HOPPER_ARCH",
-    "SCALED",
+    "PREPARED",
     "SIZE",
     "Entry",
     "Outcome",
@@ -137,7 +137,7 @@ HOPPER = (
 """Kernels that need an sm_90a. TMA needs rows that are multiples of 16 bytes; `hopper_gemm.gemm` accepts any."""
 
 
-SCALED = (
+PREPARED = (
     Entry(
         "hopper_scaled.py",
         "hopper_scaled",
@@ -145,8 +145,21 @@ SCALED = (
         formats=("e4m3",),
         multiple=16,
     ),
+    Entry(
+        "hopper_split.py",
+        "hopper_split",
+        "f32 as planes of bf16: pairs of planes, and sums of 32 of k, added in f32",
+        multiple=8,
+    ),
+    Entry(
+        "hopper_int4.py",
+        "hopper_int4",
+        "weights of 4 bits, unpacked in registers, which wgmma multiplies",
+        formats=("bf16",),
+        multiple=8,
+    ),
 )
-"""Kernels that multiply operands with scales, B stored by columns. Their files say how to quantise."""
+"""Kernels whose operands are prepared: `prepared` does it as their files do."""
 
 SIZE = (333, 217, 129)
 """M, N and K of a run for which none are given."""
@@ -245,9 +258,8 @@ def run(
     start = time.perf_counter()
     given = as_given(kernel, A, B, C)
     left, right = A, B
-    if kernel.name in [entry.kernel for entry in SCALED]:
-        scales, (left, right) = _scaled(A, B, seed)
-        given = (A, np.ascontiguousarray(B.T), C, *scales)
+    if kernel.name in [entry.kernel for entry in PREPARED]:
+        given, (left, right) = prepared(kernel.name, A, B, C, seed)
     kernel(*given, **consts)
     seconds = time.perf_counter() - start
     if gpu:
@@ -258,6 +270,19 @@ def run(
     shown = [format] if format != "f32" else []
     label = " ".join([kernel.name, *shown, *(f"{name}={value}" for name, value in consts.items())])
     return Outcome(label, (m, n, k), arch, where, error, bound, used.registers, used.shared, spills, seconds)
+
+
+def prepared(name: str, A: Array, B: Array, C: Array, seed: int) -> tuple[tuple[Any, ...], tuple[Array, Array]]:
+    """The arguments of a kernel of `PREPARED`, and the operands that it multiplies."""
+    if name == "hopper_scaled":
+        scales, multiplied = _scaled(A, B, seed)
+        return (A, np.ascontiguousarray(B.T), C, *scales), multiplied
+    file = load_module(FOLDER / f"{name}.py")
+    if name == "hopper_split":
+        return (file.split(A, 3), file.split(B.T, 3), C), (A, B)
+    q, scales = file.quantised(B.astype(np.float32))
+    weights = (q.astype(float) - 8) * np.repeat(scales, file.GROUP, axis=0)[: len(q)]
+    return (file.packed(q), A, C, scales), (A, weights)
 
 
 def _scaled(A: Array, B: Array, seed: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:

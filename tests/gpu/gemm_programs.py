@@ -511,6 +511,109 @@ def every_tile_of_block_scales() -> None:
         assert torch.equal(found[0].cpu().view(torch.int32), found[1].view(torch.int32)), tile
 
 
+def _of_planes(name: str, m: int, n: int, k: int) -> tuple[Any, Any]:
+    """Random operands; those of bf16x6 of all sizes, each element by itself, those of f16x3 each row, or column."""
+    import torch
+
+    torch.manual_seed(m)
+    A, B = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    shapes = (A.shape, B.shape) if name == "bf16x6" else ((m, 1), (1, n))
+    return tuple(
+        X * torch.randint(-20, 21, s, device="cuda").float().exp2() for X, s in zip((A, B), shapes, strict=True)
+    )
+
+
+def planes_are_accurate() -> None:
+    """No further from the product than FFMA's sums may be; operands in every order, unaligned and with steps."""
+    import torch
+
+    for name in ("bf16x6", "f16x3"):
+        for m, n, k in ((300, 272, 1024), (64, 128, 8192), (133, 217, 413), (1000, 520, 4096), (4096, 2112, 896)):
+            A, B = _of_planes(name, m, n, k)
+            exact, terms = A.double() @ B.double(), A.double().abs() @ B.double().abs()
+            wide = torch.empty(m, 2 * k, device="cuda")
+            wide[:, ::2] = A
+            for left in (A, A.T.contiguous().T, wide[:, ::2]):
+                for right in (B, B.T.contiguous().T):
+                    found = gemm(left, right, precision=name)
+                    assert bool(((found.double() - exact).abs() <= terms * (k + 24) * 2.0**-24).all()), (name, m, n, k)
+            bias = torch.arange(n, device="cuda").float()
+            C = torch.ones(m, n, device="cuda")
+            expected = 2 * gemm(A, B, precision=name) + (-1 + bias)
+            found = gemm(A, B, C, 2.0, -1.0, bias, precision=name)
+            assert bool(((found - expected).abs() <= 2.0**-22 * (expected.abs() + n)).all()), (name, m, n, k)
+
+
+def planes_have_the_bits_of_the_emulator() -> None:
+    """In one piece and in parts of k, exchanged or not, batches; numbers that are not finite, huge and tiny."""
+    import torch
+
+    for name in ("bf16x6", "f16x3"):
+        for m, n, k in ((96, 200, 640), (64, 48, 2176), (5, 300, 1000), (257, 400, 400), (1, 1, 1)):
+            A, B = _of_planes(name, m, n, k)
+            for special in (False, True):
+                if special and m > 64:
+                    A[1, 0], A[2, -1], A[3], A[4] = float("inf"), float("nan"), A[3] * 2.0**-120, 0
+                    A[5, 1], A[6] = 3.4e38, A[6] * 2.0**-140
+                    B[:, 7] *= 2.0**100
+                    B[:, 8] *= 2.0**-100
+                for left, right in ((A, B), (A.T.contiguous().T, B.T.contiguous().T)):
+                    found = gemm(left, right, precision=name)
+                    expected = torch.empty_like(found, device="cpu")
+                    gemm(A.cpu(), B.cpu(), expected, precision=name, device="emulator")
+                    bits = found.cpu().view(torch.int32), expected.view(torch.int32)
+                    assert torch.equal(*bits), (name, m, n, k, special)
+        A, B = (X.view(3, 100, X.shape[-1]) for X in (_of_planes(name, 300, 100, 384)[0], torch.randn(300, 56)))
+        A, B = A[:, :, :100], B.cuda()
+        found = gemm(A, B, precision=name)
+        expected = torch.empty_like(found, device="cpu")
+        gemm(A.cpu(), B.cpu(), expected, precision=name, device="emulator")
+        assert torch.equal(found.cpu().view(torch.int32), expected.view(torch.int32)), name
+
+
+def every_tile_of_planes() -> None:
+    """Widths, clusters, instances and parts of k, by the emulator's bits."""
+    import torch
+
+    from tiledsl.gemm.choice import Variant
+    from tiledsl.gemm.formats import SPLITS
+    from tiledsl.gemm.operands import described
+    from tiledsl.gemm.plan import planes_by_variant
+    from tiledsl.gemm.prepared import Prepared
+    from tiledsl.gemm.steps import problem_of, steps_of
+
+    tiles = [Variant((128, columns, 1)) for columns in (16, 64, 96, 112, 128, 160, 176, 192)]
+    tiles += [Variant((64, 32, 2)), Variant((128, 96, 1), along_m=2, along_n=2), Variant((128, 64, 1), along_m=4)]
+    tiles += [Variant((128, 96, 1), exchanged=True), Variant((128, 96, 1), parts=2), Variant((64, 32, 2), parts=3)]
+    tiles += [Variant((128, 64, 1), parts=1, groups=3), Variant((128, 64, 1), parts=2, groups=2, exchanged=True)]
+    for name, split in SPLITS.items():
+        A, B = _of_planes(name, 264, 360, 500)
+        for variant in tiles:
+            found: list[Any] = []
+            for at in ("cuda", "cpu"):
+                C = torch.full((264, 360), float("nan"), device=at)
+                of = described(A.to(at), B.to(at), C, None, None, None, name)
+                problem = problem_of(of, 0.0, False, "sm_90a", 132)
+                steps = steps_of(of, problem, planes_by_variant(problem, split, variant), None)
+                if at == "cuda":
+                    stream = torch.cuda.current_stream().cuda_stream
+                    assert Prepared(0, steps, of).run(stream, of.addresses, 1.0, 0.0, None)
+                    torch.cuda.synchronize()
+                else:
+                    _emulated(steps, of)
+                found.append(C.cpu().view(torch.int32))
+            assert torch.equal(*found), (name, variant)
+
+
+def _emulated(steps: Any, of: Any) -> None:
+    import numpy as np
+
+    room, zeros = np.empty(steps.room + 256, np.uint8), np.zeros(steps.zeros + 256, np.uint8)
+    addresses = (*of.addresses, *(x.ctypes.data + -x.ctypes.data % 256 for x in (room, zeros)))
+    for step in steps.launches:
+        step.kernel.dispatcher.run(step.values(addresses, -1, 1.0, 0.0, (of.given, room, zeros)), "emulator")
+
+
 def batch_invariance() -> None:
     """A row has the same bits whatever m is, and whatever the other rows are."""
     import torch

@@ -123,6 +123,13 @@ CASES: dict[str, Case] = {
         ring=[("wgmma.wait", RELEASED)],
         thread=[("ptx.wgmma_wait", RELEASED)],
     ),
+    "split": Case(
+        "hopper_split",
+        {"BN": 64, "STAGES": 2},
+        (128, 64, 160),
+        ring=[("wgmma.wait", RELEASED)],
+        thread=[("ptx.wgmma_wait", RELEASED)],
+    ),
     "mma": Case(
         "mma_fastest",
         {**SMALL, "BK": 64, "STAGES": 2, "WARPS": (2, 2), "TMA": True},
@@ -158,6 +165,9 @@ def called(name: str) -> Called:
             f"scale_{n}": np.ones((-(-extent // by), k // 128), np.float32)
             for n, extent, by in (("a", case.size[0], 1), ("b", case.size[1], 128))
         }
+    if case.name == "hopper_split":
+        arrays |= {n: np.ascontiguousarray(np.stack([arrays[n].T if n == "B" else arrays[n]] * 3)) for n in "AB"}
+        arrays["C"] = arrays["C"].astype(np.float32)
     if case.unaligned:
         arrays["C"] = np.pad(arrays["C"], ((0, 0), (0, 1)))[:, :-1]
     if case.name == "hopper_fastest":  # it takes batches

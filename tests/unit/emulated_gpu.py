@@ -89,6 +89,10 @@ class EmulatedDriver(Driver):
         self.waits.append((stream, other))
 
 
+WRITTEN = {"pad": ("Y",), "pad_both": ("Y", "W"), "split_both": ("Y", "W"), "scales_of_both": ("S", "R")}
+"""What kernels write that are launched before a product."""
+
+
 class EmulatedPlan:
     """Stands in for `LaunchPlan`: runs the kernel on the emulator, on the arrays at the addresses that it gets."""
 
@@ -97,7 +101,7 @@ class EmulatedPlan:
         signature = dispatcher.signature
         names = tuple(arguments.present)
         self.arguments = SimpleNamespace(pointers=names, scalars=tuple(p.name for p in signature.scalars))
-        self.written = ("Y", "W") if signature.name == "pad_both" else ("Y",) if signature.name == "pad" else ("C",)
+        self.written = WRITTEN.get(signature.name, ("C",))
         self.windows = overlap_windows(names, arguments.present, self.written)
 
     def run(self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: Any = ()) -> bool:

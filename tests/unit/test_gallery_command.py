@@ -43,6 +43,8 @@ def test_all_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["shared_tiled", "--size", "20x30x40", "--const", "T=8"], "shared_tiled T=8"),
         (["mma_blocking", "--size", "20x30x40", "--format", "f16"], "mma_blocking f16"),
         (["hopper_scaled", "--size", "20x130x140"], "hopper_scaled e4m3"),
+        (["hopper_split", "--size", "20x30x40"], "hopper_split"),
+        (["hopper_int4", "--size", "20x30x40"], "hopper_int4 bf16"),
     ],
 )
 def test_an_example_runs_and_is_checked(capsys: pytest.CaptureFixture[str], arguments: list[str], kernel: str) -> None:

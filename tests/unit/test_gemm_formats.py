@@ -424,7 +424,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "f32",
         "f32",
         {"precision": "bf16x9"},
-        "precision is 'bf16x9'; expected None or one of 'tf32', 'promoted'",
+        "precision is 'bf16x9'; expected None or one of 'tf32', 'bf16x6', 'f16x3', 'promoted'",
     ),
     "added to what was converted": (
         "i8",

@@ -68,7 +68,7 @@ def _gallery() -> Any:
 
 def _entries(gallery: Any) -> dict[str, Any]:
     """By name."""
-    return {entry.kernel: entry for entry in (*gallery.GALLERY, *gallery.HOPPER, *gallery.SCALED)}
+    return {entry.kernel: entry for entry in (*gallery.GALLERY, *gallery.HOPPER, *gallery.PREPARED)}
 
 
 def _named(gallery: Any, name: str) -> Any:

@@ -65,6 +65,11 @@ def gemm(
     "tf32" multiplies f32 by tensor cores, which ignore the low 13 bits of A and B; "promoted" adds up 8-bit floats in
     f32 every 128 of k, where tensor cores keep 14 bits.
 
+    precision "bf16x6" and "f16x3", for f32 on sm_90a: by tensor cores, as three planes of bf16 or two of f16, whose
+    sums are added in f32 every 32 or 64 of k. The error of an element is at most 24 + k / 32 units of 2^-24 |A| |B|
+    (that of FFMA's: k), of f16x3 51 + k / 64, and besides 2^-39 of the largest element of its row of A, or column of B,
+    in each element of these. Rows of A and columns of B with an infinity or a NaN give NaN.
+
     scale_a, scale_b: for 8-bit floats, f32 factors of blocks, of any strides: of each row of A and 128 of k, [M, K /
     128], and of 128 of k and 128 columns of B, [K / 128, N / 128], both rounded up, with the batches of A and B. The
     tensor cores' sum p of each 128 of k is added by sum = fma(p, scale_a * scale_b, sum), from 0, one after the other,
@@ -159,7 +164,7 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
-    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted
+    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted, of.split
     same = ("described", *facts, alpha != 0, beta != 0, *more)
     known = _KNOWN.get(same)
     if known is None:

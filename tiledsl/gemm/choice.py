@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiledsl.gemm.formats import FORMATS
+from tiledsl.gemm.formats import FORMATS, Split
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
-from tiledsl.ir.types import DTYPES
+from tiledsl.ir.types import DTYPES, F32
 from tiledsl.lang import cdiv
 
 __all__ = [
@@ -85,6 +85,9 @@ NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
 SPANNED = 26
+STAGES, ADDED = 3, 80
+"""Of planes, fewer stages are slower, since steps are long; and each step's sums take so long to be waited for and
+added."""
 
 BK, MANY = 64, 16
 """Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
@@ -139,14 +142,16 @@ class Variant(NamedTuple):
     band: int = 8
 
     def consts(
-        self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0
+        self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0, step: int = 0
     ) -> dict[str, Any]:
         """Of `hopper_fastest`, with as many stages as fit, up to 16. result, size: bytes of an element of C, and of A
-        and B. by_tma: TMA can store C. beside: bytes of shared memory for other things."""
+        and B. by_tma: TMA can store C. beside: bytes of shared memory for other things. step: elements along k, 0 for
+        what suits the tile."""
         k = halves(k, size)
         rows, columns, instances = self.tile
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
+        bk = halves(step, size) or bk
         width = slice_width(self.parts, columns) if self.parts else columns
         piece = 0 if self.groups > 1 else result * piece_width(width, result, self.registers, by_tma)
         staged = (1 if self.parts else 2) * instances * rows * piece
@@ -286,9 +291,16 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    t: Table, batch: Numbers, m: Numbers, n: Numbers, k: Numbers, along_k: tuple[Numbers, Numbers], processors: int
+    t: Table,
+    batch: Numbers,
+    m: Numbers,
+    n: Numbers,
+    k: Numbers,
+    along_k: tuple[Numbers, Numbers],
+    processors: int,
+    split: Split | None = None,
 ) -> Estimate:
-    """Of each variant, for one product, or for one of its own."""
+    """Of each variant, for one product, or for one of its own. split: k is that of planes."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
@@ -296,6 +308,8 @@ def estimate(
     edges = t.rows + t.loaded
 
     products = steps * t.area * (BK / MACS)
+    if split:
+        products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
     staging = steps * edges * (2 * BK / SM_INTAKE)
     of_a, of_b = _line_bytes(m, k, along_k[0]), _line_bytes(n, k, along_k[1])
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
@@ -372,13 +386,15 @@ def best(
     size: int = 2,
     result: int = 2,
     exchange: bool = True,
+    split: Split | None = None,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
     size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
     accumulators, and both warpgroups share a tile, so that one adds while the other multiplies. exchange: operands may
-    be exchanged."""
-    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, apart, promoted, size, result, exchange)
+    be exchanged. split: k is that of planes."""
+    more = apart, promoted, size, result, exchange, split
+    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, *more)
     return found(int(np.argmin(times.total)))
 
 
@@ -436,11 +452,12 @@ def _search(
     size: int = 2,
     result: int = 2,
     exchange: bool = True,
+    split: Split | None = None,
 ) -> tuple[Callable[[int], Variant], Estimate]:
     """The variants that make sense, by number, and their times, infinite for what is impossible."""
     k, least = halves(k, size), max(16, 32 // result)
     parted = parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH and m * n <= LARGEST * processors
-    c = _candidates(along_k, behind, apart, exchange, promoted, least, parted)
+    c = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
     # No result is narrower than half of a tile of the least width.
     possible = (c.table.above_m < max(m, least)) & (c.table.above_n < max(n, least))
     groups, table = c.table.groups, c.table
@@ -448,7 +465,7 @@ def _search(
         sharing, fits = _sharing(c, m, n, cdiv(k, BK), processors)
         groups = np.concatenate((groups[: c.whole], sharing))
         table, possible[c.whole :] = table._replace(groups=groups), possible[c.whole :] & fits
-    times = estimate(table, batch, m, n, k, along_k, processors)
+    times = estimate(table, batch, m, n, k, along_k, processors, split)
     times.reduction[~possible] = np.inf
 
     def found(number: int) -> Variant:
@@ -482,8 +499,9 @@ class Candidates(NamedTuple):
 
 @cache
 def _candidates(
-    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool
-) -> Candidates:
+    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool,
+    split: Split | None = None,
+) -> Candidates:  # fmt: skip
     """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
@@ -503,6 +521,8 @@ def _candidates(
         variants = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
     if promoted and not exchange:  # scaled
         variants = [v for v in variants if v.registers <= SCALED and (v.tile[2] > 1 or v.along_m * v.along_n == 1)]
+    if split:
+        variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]
     whole, grouped = (sum(v.parts in parts for v in variants) for parts in ((0,), (0, *PARTS_OF_CLUSTER)))
     table = table_of(variants)
     return Candidates(variants, whole, grouped, table, Table(*(column[whole:] for column in table)))

@@ -12,18 +12,58 @@ from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, I32, TF32, DTyp
 from tiledsl.layout.wgmma import WGMMA
 from tiledsl.signatures.specialize import argument_error
 
-__all__ = ["BLOCK", "FORMATS", "NAMES", "PRECISIONS", "WHOLE", "Format", "check_factors", "format_of"]
+__all__ = [
+    "BLOCK",
+    "FORMATS",
+    "NAMES",
+    "PRECISIONS",
+    "SPLITS",
+    "WHOLE",
+    "Format",
+    "Split",
+    "check_factors",
+    "format_of",
+]
+
+
+class Split(NamedTuple):
+    """f32 as a sum of planes of a dtype, each the rounding of what the planes before it leave. Tensor cores multiply
+    the pairs of planes i and j with i + j < planes: the others are below the last bits of f32. depth: elements of k
+    that they add up, before the sum is added in f32. scaled: each row of A and each column of B is first divided by a
+    power of two, into the dtype's range."""
+
+    name: str
+    dtype: DType
+    planes: int
+    depth: int
+    scaled: bool = False
+
+    @property
+    def products(self) -> int:
+        """Pairs of planes."""
+        return self.planes * (self.planes + 1) // 2
+
+    @property
+    def columns(self) -> int:
+        """Of a step along k: of all planes."""
+        return self.planes * self.depth
+
+
+SPLITS = {split.name: split for split in (Split("bf16x6", BF16, 3, 32), Split("f16x3", F16, 2, 64, scaled=True))}
+"""By the names that calls give."""
 
 
 class Format(NamedTuple):
     """a, b: dtypes of A and B. sums: that of the accumulators. results: those that C may have, first the one that it
-    has if nothing is said. promoted: the sums of tensor cores are added up in f32 every 128 of k."""
+    has if nothing is said. promoted: the sums of tensor cores are added up in f32 every 128 of k. split: A and B are
+    f32, of which tensor cores multiply the planes."""
 
     a: DType
     b: DType
     sums: DType
     results: tuple[DType, ...]
     promoted: bool = False
+    split: Split | None = None
 
     @property
     def bytes(self) -> int:
@@ -58,7 +98,7 @@ FORMATS: dict[tuple[str, str], Format] = {
     },
 }
 """By the dtypes of A and B: f32 in fp32, and what tensor cores multiply, tf32 for operands of f32 among them."""
-PRECISIONS = {"tf32": (F32,), "promoted": (E4M3, E5M2)}
+PRECISIONS = {"tf32": (F32,), **dict.fromkeys(SPLITS, (F32,)), "promoted": (E4M3, E5M2)}
 """By the names that calls give, the dtypes of A and B that it is for: products by tensor cores, sums with more bits."""
 CONVERTED = (I32, F32, BF16, F16)
 """What C may be if an epilogue function has converted integer sums."""
@@ -99,7 +139,7 @@ def format_of(
     if found is None:
         message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
         raise argument_error(call, message, "convert one of them")
-    found = found._replace(promoted=scaled or precision == "promoted")
+    found = found._replace(promoted=scaled or precision == "promoted", split=SPLITS.get(precision or ""))
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
 
 

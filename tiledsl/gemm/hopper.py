@@ -17,7 +17,8 @@ The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
 these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
-and `scale_b`: `promoted.py`.
+and `scale_b`: `promoted.py`. With PLANES, A and B are that many planes of f32, as many elements of each in a step of
+BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -68,7 +69,7 @@ from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
-from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted, room_of_scales
+from tiledsl.gemm.promoted import KBlocks, NBlocks, of_planes, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     NARROW,
     add_up,
@@ -213,6 +214,7 @@ def hopper_fastest(
     ADD_C: Const[bool] = False,
     PROMOTED: Const[bool] = False,
     SCALED: Const[bool] = False,
+    PLANES: const = 0,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -239,7 +241,7 @@ def hopper_fastest(
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER else (24, 240)
+    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER or PLANES else (24, 240)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -268,9 +270,11 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
         for t in work:
-            acc: Any = None if PROMOTED else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
+            acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
-                if PROMOTED:
+                if PLANES:
+                    acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
+                elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales)
                 else:
                     for _ in t.k:
@@ -281,7 +285,7 @@ def hopper_fastest(
                             with ring.use(in_flight=1) as s:
                                 acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
             with r.turn("store"):
-                x, first, mine = acc if PROMOTED else acc.wait(), index(0), True
+                x, first, mine = acc if PROMOTED or PLANES else acc.wait(), index(0), True
                 if SPLIT:
                     x, mine = reduce_parts(x, t, SPLIT, met, turn)
                     turn = turn + u32(INSTANCES)

@@ -74,7 +74,8 @@ def stored_by_tma(X: Memory[Any]) -> bool:
 def staging(X: Memory[Any], rows: int, columns: int, stages: int = 0) -> SharedTile[Any]:
     """A shared tile for rows x columns of X in the order of X in memory, or for `stages` of them."""
     dims = (columns, rows) if X.unit == X.rank - 2 else (rows, columns)
-    return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=swizzle_128b)
+    layout = swizzle_64b if dims[1] * X.dtype.bytes % 128 == 64 else swizzle_128b
+    return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=layout)
 
 
 @tile_function

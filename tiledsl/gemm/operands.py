@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import add_bias
-from tiledsl.gemm.formats import BLOCK, FORMATS, NAMES, Format, format_of
+from tiledsl.gemm.formats import BLOCK, FORMATS, NAMES, Format, Split, format_of
 from tiledsl.ir.types import DTYPES, F32, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
@@ -38,7 +38,7 @@ GEMM = _Function("gemm")
 class Operands(NamedTuple):
     """a, b, c: with three axes. a and b are tf32 if f32 is multiplied so. bias: None, or with one axis. given: A, B, C
     and the bias as they were passed. result: C itself. batch_invariant: the bits of a row of C must not depend on the
-    number of rows. promoted: as of `Format`. scales: of blocks of A and of B, with three axes, or None."""
+    number of rows. promoted, split: as of `Format`. scales: of blocks of A and of B, with three axes, or None."""
 
     a: ArrayInfo
     b: ArrayInfo
@@ -49,6 +49,7 @@ class Operands(NamedTuple):
     batch_invariant: bool = False
     promoted: bool = False
     scales: tuple[ArrayInfo, ArrayInfo] | None = None
+    split: Split | None = None
 
     @property
     def format(self) -> Format:
@@ -98,7 +99,8 @@ def described(
     arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
     _check_memory(arrays)
     of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result, scales)
-    return of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b), promoted=format.promoted)
+    of = of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b))
+    return of._replace(promoted=format.promoted, split=format.split)
 
 
 def dtype_named(value: Any) -> DType:

@@ -29,7 +29,7 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M
 
-__all__ = ["VEC", "pad", "pad_both", "padded", "width"]
+__all__ = ["J2", "K2", "M2", "VEC", "pad", "pad_both", "padded", "width"]
 
 D = TypeVar("D", bound=Scalar)
 

@@ -18,13 +18,23 @@ from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32, ranked_f32
-from tiledsl.gemm.formats import FORMATS, Format
+from tiledsl.gemm.formats import FORMATS, Format, Split
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.promoted import SLOTS
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
-__all__ = ["Plan", "Problem", "by_variant", "choice_of", "choice_of_f32", "of_plan_f32", "plan"]
+__all__ = [
+    "Plan",
+    "Problem",
+    "by_variant",
+    "choice_of",
+    "choice_of_f32",
+    "choice_of_planes",
+    "of_plan_f32",
+    "plan",
+    "planes_by_variant",
+]
 
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
@@ -41,7 +51,7 @@ class Problem(NamedTuple):
     parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
     one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
-    promoted: as of `Format`. scaled: by blocks, which are not exchanged: their scales are of rows of A.
+    promoted, split: as of `Format`. scaled: by blocks, which are not exchanged: their scales are of rows of A.
     """
 
     batch: int
@@ -67,6 +77,7 @@ class Problem(NamedTuple):
     dtype_b: str = ""
     promoted: bool = False
     scaled: bool = False
+    split: Split | None = None
 
     @property
     def format(self) -> Format:
@@ -81,7 +92,7 @@ class Plan(NamedTuple):
     has; they are not in `consts`.
 
     pad_a, pad_b: the operand is first copied to a workspace, in aligned rows; in its own order, or, with along_k, along
-    k, or, with across_k, across it. exchanged: the product is computed
+    k, or, with across_k, across it. split: both are copied as planes. exchanged: the product is computed
     as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
     zero before and after the launch; 0 for none. numbers: integer arguments by name. early: the kernels of this product
@@ -95,6 +106,7 @@ class Plan(NamedTuple):
     pad_b: bool = False
     along_k: bool = False
     across_k: bool = False
+    split: Split | None = None
     sums: tuple[int, ...] | None = None
     done: int = 0
     numbers: Mapping[str, int] = {}
@@ -104,6 +116,8 @@ class Plan(NamedTuple):
 @cache
 def plan(problem: Problem) -> Plan:
     """How to compute this product. Raises KernelArgumentError if no kernel can."""
+    if problem.split and problem.k:
+        return _by_planes(problem, problem.split)
     if problem.dtype == "f32":
         return _for_f32(problem)
     # Nothing can be contiguous along a k of 0.
@@ -184,6 +198,28 @@ def _for_wgmma(problem: Problem) -> Plan:
     return by_variant(problem, best(*choice_of(problem)))
 
 
+def _by_planes(problem: Problem, split: Split) -> Plan:
+    """By `hopper_fastest`, of operands that are split first. The choice is that of 16-bit operands along k, where k has
+    all planes."""
+    if "wgmma" not in TARGETS[problem.arch].features:
+        message = f"gemm(): precision is {split.name!r} on {problem.arch}, and only the kernel for wgmma multiplies so"
+        raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
+    return planes_by_variant(problem, split, best(*choice_of_planes(problem, split)))
+
+
+def choice_of_planes(problem: Problem, split: Split) -> tuple[Any, ...]:
+    """The arguments of `choice.best`."""
+    as_planes = {"k": problem.k * split.planes, "dtype": split.dtype.name, "unit_a": 2, "unit_b": 1}
+    return *choice_of(problem._replace(**as_planes, promoted=True)), split
+
+
+def planes_by_variant(problem: Problem, split: Split, chosen: Variant) -> Plan:
+    """By this variant of `hopper_fastest`, of operands that are split first."""
+    consts = chosen.consts(0, F32.bytes, problem.tma_c, step=split.columns) | {"PLANES": split.planes}
+    early = bool(chosen.parts) or problem.batch * problem.m * problem.n * problem.k < EARLY
+    return _with_groups(Plan(hopper_fastest, consts, chosen.exchanged, split=split, early=early), problem, chosen)
+
+
 def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
     """The arguments of `choice.best`. apart: operands are loaded in parts."""
     # The addresses of stores that TMA cannot do need registers.
@@ -213,7 +249,12 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     consts |= {"PROMOTED": True} if problem.promoted else {}
     consts |= {"SCALED": True} if problem.scaled else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
+    return _with_groups(plan, problem, chosen)
+
+
+def _with_groups(plan: Plan, problem: Problem, chosen: Variant) -> Plan:
+    """With the workspace of several clusters that share a tile."""
     if chosen.groups == 1:
         return plan
-    sums = chosen.workspace(batch * chosen.tiles(m, n))
+    sums = chosen.workspace(problem.batch * chosen.tiles(problem.m, problem.n))
     return plan._replace(sums=sums, done=sums[1])

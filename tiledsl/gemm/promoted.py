@@ -1,4 +1,4 @@
-"""Sums in f32 of what tensor cores add up for 128 of k, scaled by blocks or not.
+"""Sums in f32 of what tensor cores add up for a step of k: scaled by blocks or not, or of planes of f32.
 
 Block scales: A has an f32 factor for each row and each 128 of k, B one for each 128 of k and each 128 columns. wgmma
 adds up the products of a block of k, from zero, and for each element
@@ -12,6 +12,10 @@ Each warp of the accumulators copies the scales of its rows of A to shared memor
 before they are due, in whatever order they are in memory. Loads to registers would be no earlier than in the same step:
 ptxas moves them there. By TMA, each thread would need a proxy fence in each step before the next copy. Of B, whose few
 scales stay in L1, such loads are early enough.
+
+Planes (`planes.py`): of a step, wgmma adds up the products of those pairs of planes that count, from zero, the smallest
+first; so each of the few truncations of the sum of the large ones is of a sum over one step only. Scales of rows and
+columns are powers of two, and their product may overflow where the result does not: the smaller one comes first.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from tiledsl import (
     fragment,
     index,
     lane_id,
+    maximum,
     minimum,
     ptx,
     row_major,
@@ -46,7 +51,7 @@ from tiledsl.dims import L, M
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper_tiles import matrix
 
-__all__ = ["SLOTS", "KBlocks", "NBlocks", "blocks_across", "promoted", "room_of_scales"]
+__all__ = ["SLOTS", "KBlocks", "NBlocks", "blocks_across", "of_planes", "promoted", "room_of_scales"]
 
 
 class KBlocks(Dim):
@@ -111,6 +116,39 @@ def promoted(
                 total = partial * factors[i] + total
     ptx.wait_group(0)
     return total
+
+
+@tile_function
+def of_planes(
+    ring: Any,
+    t: WorkItem,
+    A: Memory[Any],
+    B: Memory[Any],
+    shape: tuple[int, int],
+    planes: int,
+    exchanged: bool,
+    scales: Any,
+) -> Fragment[f32]:
+    """The same of f32 in so many planes, with the same bits if A and B are exchanged. scales: (None, None), or those of
+    the rows of A and of the columns of B."""
+    total = wgmma.accumulator(shape, f32).wait()
+    for k in t.k:
+        product: Any = wgmma.accumulator(shape, f32)
+        with ring.use() as s:
+            a, b, depth = matrix(s.a, A), matrix(s.b, B), k.size // planes
+            for size in unroll(planes):
+                for of_a in unroll(planes - size):
+                    of_b = planes - 1 - size - of_a
+                    i, j = (of_b, of_a) if exchanged else (of_a, of_b)
+                    x, y = a[:, i * depth : (i + 1) * depth], b[j * depth : (j + 1) * depth, : shape[1]]
+                    product = wgmma(x, y, product)
+        total = total + product.wait()
+    scale_a, scale_b = scales
+    if scale_a is None:
+        return total
+    row, column = coordinates(total)
+    x, y = scale_a.get(t.batch, t.m.start + row, 0), scale_b.get(t.batch, 0, t.n.start + column)
+    return total * minimum(x, y) * maximum(x, y)
 
 
 @tile_function

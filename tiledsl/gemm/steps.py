@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
+from tiledsl.gemm.formats import Split
 from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.pad import pad, pad_both, padded, width
 from tiledsl.gemm.plan import ALIGNED, Plan, Problem
+from tiledsl.gemm.planes import planes_width, scales_of_both, split_both
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import F32, U8, U32, DType
 from tiledsl.kernel import TileKernel
@@ -107,7 +109,7 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     apart = [not tma and _loads_apart(info, unit) for info, unit, tma in zip(arrays, units, by_tma, strict=True)][:2]
     facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, *apart, beta != 0, of.bias is not None, epilogue)
     right = of.b.dtype.name if of.b.dtype != of.a.dtype else ""
-    more = of.batch_invariant, right, of.promoted, of.scales is not None
+    more = of.batch_invariant, right, of.promoted, of.scales is not None, of.split
     return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, *more))
 
 
@@ -163,6 +165,22 @@ class _Builder:
             consts = {**dict(zip(("WIDE", "WIDE2"), wide, strict=False)), "EARLY": plan.early}
             self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), consts))
 
+    def split(self, split: Split, early: bool) -> None:
+        """Replace operands by their planes, which the first launches make, and, scaled, by the scales of their rows."""
+        operands = self.a, self.b.transposed
+        widths = [planes_width(X.shape[2], split) for X in operands]
+        planes = [self.take(split.dtype, (*X.shape[:2], w)) for X, w in zip(operands, widths, strict=True)]
+        arrays = dict(zip("XZYW", (*operands, *planes), strict=True))
+        if split.scaled:
+            scales = [self.take(F32, (*X.shape[:2], 1)) for X in operands]
+            vectors = [S._replace(shape=S.shape[:2], strides=S.strides[:2]) for S in scales]
+            rows = {name: arrays[name] for name in "XZ"} | dict(zip("SR", vectors, strict=True))
+            self.steps.append(Step(scales_of_both, rows, {"EARLY": early}))
+            arrays |= dict(zip(("scale_x", "scale_z"), vectors, strict=True))
+            self.scales = {"scale_a": scales[0], "scale_b": scales[1].transposed}
+        self.steps.append(Step(split_both, arrays, {"PLANES": split.planes, "DEPTH": split.depth, "EARLY": early}))
+        self.a, self.b = planes[0], planes[1].transposed
+
     def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
         """The launches of the kernel. Returns the bytes of zeros that they need."""
         kernel = plan.kernel
@@ -175,6 +193,8 @@ class _Builder:
         a, b, c = self.a, self.b, self.c
         if plan.exchanged:
             a, b, c = b.transposed, a.transposed, c.transposed
+            of_a, of_b = (self.scales.get(name) for name in ("scale_a", "scale_b"))
+            self.scales = {"scale_a": of_b.transposed, "scale_b": of_a.transposed} if of_a and of_b else {}
         if len(kernel.signature.tensors[0].dims) == 2:
             for number in range(c.shape[0]):
                 parts = {name: X.matrix(number) for name, X in zip("ABC", (a, b, c), strict=True)}
@@ -193,7 +213,10 @@ class _Builder:
 def steps_of(of: Operands, problem: Problem, plan: Plan, epilogue: Any) -> Steps:
     """The launches of `plan`. epilogue: None for none."""
     builder = _Builder(of)
-    builder.pad(plan)
+    if plan.split:
+        builder.split(plan.split, plan.early)
+    else:
+        builder.pad(plan)
     finish = {"ADD_C": problem.add_c, "EARLY": plan.early, "EXCHANGED": plan.exchanged}
     finish |= {} if epilogue is None else {"EPILOGUE": epilogue}
     zeros = builder.multiply(plan, finish)

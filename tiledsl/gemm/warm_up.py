@@ -68,7 +68,7 @@ def warmup(
     device = 0 if arch is not None else driver().current_device()
     products = [
         operands_of(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device, scales)._replace(
-            batch_invariant=batch_invariant, promoted=format.promoted
+            batch_invariant=batch_invariant, promoted=format.promoted, split=format.split
         )
         for shape in shapes
         for layout in layouts
