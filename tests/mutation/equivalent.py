@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import re
 
-from tests.mutation.operators import Change, orders_nothing
+from tests.mutation.operators import Change
 from tiledsl.arch import TARGETS
 from tiledsl.backends.ptx.codegen import emit_ptx
-from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.manager import run_passes
 from tiledsl.passes.pipeline import named_passes
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["moved_past_nothing", "why_equivalent"]
+__all__ = ["why_equivalent"]
 
 _CLEANING = "canonicalize", "cse", "licm", "cse", "dce", "order-chains"
 
 
-def why_equivalent(original: Kernel, mutant: Kernel, change: Change, *, past_nothing: bool, arch: str) -> str:
+def why_equivalent(original: Kernel, mutant: Kernel, change: Change, arch: str) -> str:
     """The class of equivalents that the mutant of a thread-level kernel belongs to, or ""."""
     if change.stronger:
         return "a stronger wait"
-    if past_nothing:
-        return "moved past an op that touches nothing it orders"
     if _text(original) == _text(mutant):
         return "the same IR"
     if _ptx(original, arch) == _ptx(mutant, arch):
         return "the same PTX"
     return ""
-
-
-def moved_past_nothing(op: Op, change: Change) -> bool:
-    """Before the change is made: does it move an op, which orders, past one that has nothing to order?"""
-    past: Op | None = change.past
-    return past is not None and (orders_nothing(op, past) or orders_nothing(past, op))
 
 
 def _text(kernel: Kernel) -> str:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.facts import NOTHING
+from tests.mutation.places import apart
+from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BOOL, DType
 
 __all__ = [
     "Change",
     "Operator",
-    "acts",
     "constant",
     "delete",
     "fixed",
     "flip",
+    "map_changes",
     "move_earlier",
     "move_later",
     "negate",
     "off_by_one",
-    "orders_nothing",
     "other_value",
     "shift",
     "swap",
@@ -35,13 +34,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Change:
-    """`what`: in words. `make`: makes it. `stronger`: it only makes the op wait for more, or for longer. `past`: what
-    the op is moved past."""
+    """`what`: in words. `make`: makes it. `stronger`: it only makes the op wait for more, or for longer."""
 
     what: str
     make: Callable[[], None]
     stronger: bool = False
-    past: Op | None = None
 
 
 Changes = Callable[[Op], Iterator[Change]]
@@ -88,12 +85,12 @@ def _constant(before: Op, dtype: DType, value: int) -> Value:
 
 
 def _earlier(op: Op) -> Iterator[Change]:
-    """To before the last op in front of it that has an effect; what computes its operands goes along."""
+    """To before the last op in front of it that it has to do with; what computes its operands goes along."""
     block = op.block
     at = block.ops.index(op)
-    past = next((each for each in reversed(block.ops[:at]) if acts(each)), None)
+    past = next((each for each in reversed(block.ops[:at]) if not apart(op, each)), None)
     if past is not None and (moved := _needed(op, block.ops.index(past))) is not None:
-        yield Change(f"before {past.name}", partial(_put_before, block, moved, past), past=past)
+        yield Change(f"before {past.name}", partial(_put_before, block, moved, past))
 
 
 def _needed(op: Op, to: int) -> list[Op] | None:
@@ -105,7 +102,7 @@ def _needed(op: Op, to: int) -> list[Op] | None:
         for made in (value.op for value in inside):
             if made is None or made.parent is not block or made in needed or block.ops.index(made) < to:
                 continue
-            if acts(made) or block.ops.index(made) == to:
+            if made.effects - {"identity"} or block.ops.index(made) == to:
                 return None
             needed.add(made)
             pending.append(made)
@@ -113,28 +110,18 @@ def _needed(op: Op, to: int) -> list[Op] | None:
 
 
 def _later(op: Op) -> Iterator[Change]:
-    """To behind the next op that has an effect."""
+    """To behind the next op that it has to do with."""
     block = op.block
     at = block.ops.index(op)
-    behind = block.ops[at + 1 :]
-    past = next((each for each in behind if acts(each)), None)
+    behind = block.ops[at + 1 : -1]
+    past = next((each for each in behind if not apart(op, each)), None)
     if past is None:
         return
     between = behind[: behind.index(past) + 1]
     used = {value for each in between for inner in each.walk() for value in inner.operands}
     if not used & set(op.results):
-        place = behind[behind.index(past) + 1]
-        yield Change(f"behind {past.name}", partial(_put_before, block, [op], place), past=past)
-
-
-def acts(op: Op) -> bool:
-    """Does it, or an op inside it, do more than compute?"""
-    return any(each.effects - {"identity"} for each in op.walk())
-
-
-def orders_nothing(op: Op, past: Op) -> bool:
-    """Does `op`, which orders, order nothing that `past` and what is inside it do?"""
-    return all(not each.accesses() and each.sync == NOTHING and not each.stays for each in past.walk())
+        place = block.ops[block.ops.index(past) + 1]
+        yield Change(f"behind {past.name}", partial(_put_before, block, [op], place))
 
 
 def _put_before(block: Block, moved: list[Op], place: Op) -> None:
@@ -342,3 +329,27 @@ move_earlier = Operator("move_earlier", _earlier)
 move_later = Operator("move_later", _later)
 swap = Operator("swap", _swaps)
 constant = Operator("constant", _constants, ("value",))
+
+
+# -- tensor maps -----------------------------------------------------------------------------------
+
+
+def map_changes(kernel: Kernel, number: int) -> Iterator[tuple[str, Change]]:
+    """Of a tensor map of a thread-level kernel, which is no op: the operator's name with each change."""
+    map_ = kernel.tensor_maps[number]
+
+    def set_to(**fields: Any) -> None:
+        maps = list(kernel.tensor_maps)
+        maps[number] = replace(map_, **fields)
+        kernel.tensor_maps = tuple(maps)
+
+    for box in _neighbours(map_.box, (), 8):
+        yield "off_by_one", Change(f"box {map_.box} -> {box}", partial(set_to, box=box))
+    for swizzle in (0, 32, 64, 128):
+        if swizzle != map_.swizzle:
+            yield "other_value", Change(f"swizzle {map_.swizzle} -> {swizzle}", partial(set_to, swizzle=swizzle))
+    axes = map_.axes[1::-1] + map_.axes[2:]
+    yield "other_value", Change(f"axes {map_.axes} -> {axes}", partial(set_to, axes=axes))
+    if map_.every > 1:
+        first = (map_.first + 1) % map_.every
+        yield "off_by_one", Change(f"first {map_.first} -> {first}", partial(set_to, first=first))

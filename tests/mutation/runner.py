@@ -17,8 +17,8 @@ from functools import cache
 from typing import Any, Literal
 from unittest import mock
 
-from tests.mutation.equivalent import moved_past_nothing, why_equivalent
-from tests.mutation.operators import Change
+from tests.mutation.equivalent import why_equivalent
+from tests.mutation.operators import Change, map_changes
 from tests.mutation.subjects import Built, built, differences
 from tests.mutation.table import MUTATORS
 from tiledsl.arch import target_named
@@ -26,7 +26,7 @@ from tiledsl.backends.emulator import Prepared, launch
 from tiledsl.backends.emulator.coverage import entries
 from tiledsl.errors import CompileError, EmulatorError, TileError, VerifyError
 from tiledsl.findings import INCOMPLETE, OWN_FAULT
-from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.core import OPS, Kernel, Op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
 
@@ -51,7 +51,8 @@ SEEDS = 1, 2, 3
 
 @dataclass(frozen=True)
 class Mutant:
-    """The `change`-th change by the `operator`-th operator of the kind of op number `at` of a subject, at a stage.
+    """The `change`-th change by the `operator`-th operator of the kind of op number `at` of a subject, at a stage; of
+    tensor map number -1 - `at`.
 
     `by`: the name of the operator. `what`: the change in words. `line`: of the op."""
 
@@ -102,22 +103,28 @@ def mutants_of(name: str) -> Iterator[Mutant]:
             for number, operator in enumerate(MUTATORS.get(op.name, ())):
                 for count, change in enumerate(operator.changes(op)):
                     yield Mutant(name, stage, at, op.name, number, count, operator.name, change.what, line)
+    lowered = built(name).lowered
+    for number in range(len(lowered.tensor_maps)):
+        for count, (by, change) in enumerate(map_changes(lowered, number)):
+            yield Mutant(name, "lowered", -1 - number, "tensor map", 0, count, by, change.what, lowered.name)
 
 
 def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
-    """Of like mutants, which differ in the place of the op alone, at most so many, of as many lines as can be, evenly
-    spread. Nothing is left to chance: equal kernels give equal samples."""
+    """Of like mutants, which differ in the place of the op alone, at most so many, of as many lines as can be: the
+    first ones, the last ones. Four times as many of what orders, or begins asynchronous work. Nothing is left to
+    chance: equal kernels give equal samples."""
     alike: dict[tuple[Any, ...], dict[str, list[Mutant]]] = {}
     for each in mutants:
         key = each.stage, each.op, each.operator, each.change
         alike.setdefault(key, {}).setdefault(each.line, []).append(each)
     found: list[Mutant] = []
-    for lines in alike.values():
+    for (_, op, *_), lines in alike.items():
+        room = most * 4 if op in OPS and "sync" in OPS[op].effects else most
         left = [[*each] for each in lines.values()]
         chosen: list[Mutant] = []
-        for turn in range(most):
+        for turn in range(room):
             for each in left:
-                if each and len(chosen) < most:
+                if each and len(chosen) < room:
                     chosen.append(each.pop(0 if turn % 2 == 0 else -1))
         found += chosen
     return found
@@ -126,13 +133,15 @@ def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
 # -- one mutant ------------------------------------------------------------------------------------
 
 
-def _mutate(kernel: Kernel, mutant: Mutant) -> tuple[Change, bool]:
-    """Makes the change. Returns it, and whether it moved an op past one that has nothing to do with it."""
-    op = next(op for at, op in enumerate(kernel.walk()) if at == mutant.at)
-    change = [*MUTATORS[op.name][mutant.operator].changes(op)][mutant.change]
-    past_nothing = moved_past_nothing(op, change)
+def _mutate(kernel: Kernel, mutant: Mutant) -> Change:
+    """Makes the change, and returns it."""
+    if mutant.at < 0:
+        change = [*map_changes(kernel, -1 - mutant.at)][mutant.change][1]
+    else:
+        op = next(op for at, op in enumerate(kernel.walk()) if at == mutant.at)
+        change = [*MUTATORS[op.name][mutant.operator].changes(op)][mutant.change]
     change.make()
-    return change, past_nothing
+    return change
 
 
 def _lowered(made: Built, kernel: Kernel, stage: Stage) -> Kernel:
@@ -147,7 +156,7 @@ def outcome_of(mutant: Mutant) -> Result:
     """What becomes of a mutant, in this process."""
     made = built(mutant.subject)
     kernel = _kernel(made, mutant.stage).clone()
-    change, past_nothing = _mutate(kernel, mutant)
+    change = _mutate(kernel, mutant)
     try:
         kernel = _lowered(made, kernel, mutant.stage)
         prepared = Prepared(kernel)
@@ -166,7 +175,7 @@ def outcome_of(mutant: Mutant) -> Result:
             if wrong := differences(run, arguments):
                 return Result("wrong result", wrong if seed is None else f"seed {seed}: {wrong}")
         if seed is None:
-            why = why_equivalent(made.lowered, kernel, change, past_nothing=past_nothing, arch=made.arch)
+            why = why_equivalent(made.lowered, kernel, change, made.arch)
             if why:
                 return Result("equivalent", why)
             if not is_reached(mutant):
@@ -206,6 +215,8 @@ def _executed(name: str) -> tuple[frozenset[int], frozenset[str]]:
 
 def is_reached(mutant: Mutant) -> bool:
     """Does an input execute the op? Of one that the passes take apart: anything at its place."""
+    if mutant.at < 0:
+        return True
     numbers, places = _executed(mutant.subject)
     if mutant.stage == "lowered":
         op = [*built(mutant.subject).lowered.walk()][mutant.at]

@@ -29,6 +29,7 @@ _PLACE = delete, move_earlier, move_later
 """Of what orders, begins or waits: it is there, and where it is."""
 _REACH = weaken("reach", "cta", "cluster")
 _ORDER = weaken("order", "relaxed", "acquire", "release", "acq_rel"), weaken("reach", "cta", "cluster", "gpu", "sys")
+_COPY = other_value("src_axes"), other_value("dst_axes"), off_by_one("shape")
 _ANY = wrong_operand("operands"), shift("operands")
 
 _ATOMICS = "add", "and", "cas", "exchange", "load", "max", "min", "or", "store", "xor"
@@ -48,7 +49,7 @@ MUTATORS: dict[str, tuple[Operator, ...]] = {
     "role.enter": _PLACE,
     "role.leave": _PLACE,
     "role.group_barrier": _PLACE,
-    "role.work": (shift(0, 1, 2), off_by_one("unroll", "stages", "fragments")),
+    "role.work": (shift(0, 1, 2), wrong_operand("inits")),
     "role.leads": (delete,),
     "role.instance": (delete,),
     # -- barriers, fences, mbarriers
@@ -67,7 +68,14 @@ MUTATORS: dict[str, tuple[Operator, ...]] = {
     "fence.mbarrier_init": _PLACE,
     "fence.proxy_async": _PLACE,
     # -- asynchronous copies
-    "async.copy": (*_PLACE, other_value("src_axes"), off_by_one("shape"), flip("grouped"), *_ANY),
+    "async.copy": (
+        *_PLACE,
+        other_value("src_axes"),
+        other_value("dst_axes"),
+        off_by_one("shape"),
+        flip("grouped"),
+        *_ANY,
+    ),
     "async.wait": _PLACE,
     "async.cp": (*_PLACE, flip("guard"), off_by_one("vec"), *_ANY),
     "async.send": (*_PLACE, off_by_one("vec"), *_ANY),
@@ -122,12 +130,12 @@ MUTATORS: dict[str, tuple[Operator, ...]] = {
     "ptx.mma_sync": (delete, wrong_operand("operands"), swap),
     "matrix.mma": (delete, wrong_operand(0, 1, 2)),
     # -- plain accesses
-    "tile.copy": (*_PLACE, other_value("src_axes"), off_by_one("shape"), *_ANY),
+    "tile.copy": (*_PLACE, *_COPY, *_ANY),
     "tile.load": (delete, shift("operands")),
     "tile.get": (delete, flip("whole"), shift("operands")),
     "tile.store": (*_PLACE, *_ANY),
     "tile.put": (*_PLACE, flip("whole"), *_ANY),
-    "tile.shared_alloc": (off_by_one("stages"), other_value("layout", "row-major", "swizzle")),
+    "tile.shared_alloc": (off_by_one("stages"),),
     "tile.dim": (off_by_one("axis"),),
     "tile.stride": (off_by_one("axis"),),
     "tile.pack": (swap, wrong_operand("elements")),
@@ -151,7 +159,7 @@ MUTATORS: dict[str, tuple[Operator, ...]] = {
     **{f"tile.atomic_{fn}": (*_PLACE, *_ORDER, shift("operands")) for fn in _ATOMICS},
     **{f"mem.atomic_{fn}": (*_PLACE, *_ORDER, *_ANY) for fn in _ATOMICS},
     # -- control flow and places
-    "control.for": (shift(0, 1, 2), off_by_one("stages", "unroll", "fragments"), wrong_operand("inits")),
+    "control.for": (shift(0, 1, 2), off_by_one("stages"), wrong_operand("inits")),
     "control.if": (negate(0), fixed(0)),
     "control.while": (wrong_operand("inits"),),
     "control.condition": (negate(0), wrong_operand("passed")),
@@ -194,9 +202,37 @@ NOT_MUTATED = {
 
 _HINT = "a hint to the compiler or the machine, which changes no result"
 _TEXT = "a text for messages"
-_TYPE = "the verifier compares it with the types of operands, results or memory: every change is a compile error"
-_CHOICE = "how a copy is divided among threads or instructions: any value that passes the checks gives the same result"
+_CHECKED = "it is what the checks know of the op; no code comes of it"
+_TYPE = "the verifier compares it with the types of the op's values: every change is a compile error"
+_CHOICE = "how the compiler divides the work; every value that passes its checks gives the same result"
 NOT_CHANGED = {
-    "axes": "",
+    "nowrap": _HINT,
+    "unroll": _CHOICE,
+    "fragments": _CHOICE,
+    "gathered": _CHOICE,
+    "vec": _CHOICE,
+    "layout": "all addresses are computed from it, so that another one is as right",
+    "likely": _HINT,
+    "predicated": _CHOICE,
+    "role": _CHECKED,
+    "hint": _HINT,
+    "title": _TEXT,
+    "label": _TEXT,
+    "to": _TYPE,
+    "dtype": _TYPE,
+    "type": _TYPE,
+    "outputs": _TYPE,
+    "a": _TYPE,
+    "b": _TYPE,
+    "acc": _TYPE,
+    "mem.shared_base.bytes": _CHECKED,
+    "role.work.stages": "a loop over work items is never pipelined: the verifier wants 0",
+    "ptx.mma_sync.shape": _TYPE,
+    "text": "PTX as its author wrote it, of which the emulator knows nothing but `emulate`",
+    "volatile": _HINT,
+    "convergent": _HINT,
+    "memory": _CHECKED,
+    "uniform": _CHECKED,
+    "emulate": "the emulator's stand-in of the text, not a part of what runs on a GPU",
 }
-"""Attributes that no mutator changes, each with the reason."""
+"""Attributes that no mutator changes, of any op or of one, each with the reason."""
