@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+import numpy as np
 
 from tests.mutation.operators import Change
+from tests.mutation.places import kernel_of
+from tests.mutation.subjects import Built
 from tiledsl.arch import TARGETS
+from tiledsl.backends.emulator import Access, Hook, Prepared
 from tiledsl.backends.ptx.codegen import emit_ptx
-from tiledsl.ir.core import Kernel
+from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.facts import NOTHING
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.manager import run_passes
 from tiledsl.passes.pipeline import named_passes
@@ -18,14 +25,19 @@ __all__ = ["why_equivalent"]
 _CLEANING = "canonicalize", "cse", "licm", "cse", "dce", "order-chains"
 
 
-def why_equivalent(original: Kernel, mutant: Kernel, change: Change, arch: str) -> str:
-    """The class of equivalents that the mutant of a thread-level kernel belongs to, or ""."""
+def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -> str:
+    """The class of equivalents that a mutant belongs to, or "". mutant: at thread level. op: the one that `change`
+    would change, in the kernel as it was."""
     if change.stronger:
         return "a stronger wait"
-    if _text(original) == _text(mutant):
+    if _text(made.lowered) == _text(mutant):
         return "the same IR"
-    if _ptx(original, arch) == _ptx(mutant, arch):
+    if _ptx(made.lowered, made.arch) == _ptx(mutant, made.arch):
         return "the same PTX"
+    if op is not None and _merges_groups(op, change, mutant):
+        return "merged groups, all waited for"
+    if op is not None and change.past and _other_elements(made, op, change.past):
+        return "moved past accesses of its thread to other elements"
     return ""
 
 
@@ -40,3 +52,46 @@ def _text(kernel: Kernel) -> str:
 def _ptx(kernel: Kernel, arch: str) -> str:
     text = emit_ptx(kernel.clone(), TARGETS[arch])[1]
     return re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n|\$L__\w+", "", text)
+
+
+def _merges_groups(op: Op, change: Change, mutant: Kernel) -> bool:
+    """Does it move or delete where a group ends, in a kernel whose every wait is for all groups? That what is in no
+    group is waited for is a finding's matter."""
+    commits = [each.sync.commits for each in (op, *change.past) if each.sync.commits and not each.sync.releases]
+    waits = [each.attrs.get("pending") for each in mutant.walk() if each.sync.completes in commits]
+    return bool(commits) and not any(waits) and all(each.sync.completes not in commits for each in change.past)
+
+
+class _Touched(Hook):
+    """Which bytes, in steps of two, each thread accesses with these ops."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self.ops, self.found = ops, list[tuple[bool, np.ndarray]]()
+
+    def on_access(self, access: Access) -> None:
+        if access.op in self.ops:
+            at = access.addresses[:, None] // 2 + np.arange(max(1, access.width // 2))
+            space = int(access.space == "shared")
+            threads = (access.blocks * 1024 + access.threads)[:, None] * 2 + space
+            self.found.append((access.kind != "read", np.unique(threads << 40 | at)))
+
+    def cells(self, writes: bool | None) -> np.ndarray:
+        found = [cells for wrote, cells in self.found if writes is None or wrote == writes]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _other_elements(made: Built, op: Op, past: Sequence[Op]) -> bool:
+    """Are both plain accesses of single threads, and does none touch with `op` what it touches with the others, of
+    which one writes?"""
+    others = [each for around in past for each in around.walk()]
+    for each in (op, *others):
+        if each.sync != NOTHING or any(a.done or a.atomic or a.matrix for a in each.accesses()):
+            return False
+    mine, theirs = _Touched([op]), _Touched(others)
+    for run in made.runs:
+        options = run.options(made.subject, hooks=(mine, theirs))
+        Prepared(kernel_of(op)).run(run.arguments(), options=options)
+    if not mine.found or not theirs.found:
+        return False  # not reached, or a kernel of roles: it runs as a copy
+    met = [(mine.cells(None), theirs.cells(True)), (mine.cells(True), theirs.cells(None))]
+    return not any(np.isin(a, b).any() for a, b in met)

@@ -34,11 +34,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Change:
-    """`what`: in words. `make`: makes it. `stronger`: it only makes the op wait for more, or for longer."""
+    """`what`: in words. `make`: makes it. `stronger`: it only makes the op wait for more, or for longer. `past`: what
+    the op is moved past."""
 
     what: str
     make: Callable[[], None]
     stronger: bool = False
+    past: tuple[Op, ...] = ()
 
 
 Changes = Callable[[Op], Iterator[Change]]
@@ -90,7 +92,8 @@ def _earlier(op: Op) -> Iterator[Change]:
     at = block.ops.index(op)
     past = next((each for each in reversed(block.ops[:at]) if not apart(op, each)), None)
     if past is not None and (moved := _needed(op, block.ops.index(past))) is not None:
-        yield Change(f"before {past.name}", partial(_put_before, block, moved, past))
+        change = partial(_put_before, block, moved, past)
+        yield Change(f"before {past.name}", change, past=tuple(block.ops[block.ops.index(past) : at]))
 
 
 def _needed(op: Op, to: int) -> list[Op] | None:
@@ -121,7 +124,7 @@ def _later(op: Op) -> Iterator[Change]:
     used = {value for each in between for inner in each.walk() for value in inner.operands}
     if not used & set(op.results):
         place = block.ops[block.ops.index(past) + 1]
-        yield Change(f"behind {past.name}", partial(_put_before, block, [op], place))
+        yield Change(f"behind {past.name}", partial(_put_before, block, [op], place), past=tuple(between))
 
 
 def _put_before(block: Block, moved: list[Op], place: Op) -> None:

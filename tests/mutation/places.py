@@ -9,6 +9,7 @@ from tiledsl.ir.facts import NOTHING, Access
 from tiledsl.ir.ops import barriers, mem
 from tiledsl.ir.types import GlobalType, PtrType
 from tiledsl.passes.analysis.written import WrittenMemory, memory_of
+from tiledsl.passes.pipelining.body import overlap
 
 __all__ = ["apart", "kernel_of"]
 
@@ -76,7 +77,7 @@ def _conflict(kernel: Kernel, a: Access, b: Access) -> bool:
         return False
     if isinstance(x.op, mem.SharedBase) and isinstance(y.op, mem.SharedBase):
         return x.op.offset < y.op.offset + y.op.bytes and y.op.offset < x.op.offset + x.op.bytes
-    return True
+    return overlap(x, y)
 
 
 def _concerns(kernel: Kernel, op: Op, other: Op) -> bool:

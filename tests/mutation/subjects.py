@@ -1,7 +1,8 @@
 """The kernels that are mutated, with inputs that reach as much of them as they can.
 
 All numbers are small integers, so that every sum is exact in whatever order: a result is right if its bits are those
-of the exact product. Rows are padded with NaN, by a different amount in A, B and C; with beta = 0 the old C is NaN.
+of the exact product. Rows are padded with NaN, by a different amount in A, B and C; with beta = 0 the old C is NaN,
+with alpha = 0 all of A and B.
 """
 
 from __future__ import annotations
@@ -68,18 +69,21 @@ DTYPES: dict[str, Any] = {
 
 
 def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 3)) -> tuple[Input, ...]:
-    """Of a kernel that computes C = A B: whole tiles of m x n x k and parts of more, whole ones, an empty sum. edge: so
-    many columns more, and terms; with odd ones no vector fits the edge, and the kernel is the general one."""
-    return Input(m + 7, n + edge[0], k + edge[1]), Input(m, n, k), Input(m, n, 0)
+    """Of a kernel that computes C = A B: whole tiles of m x n x k and parts of more, whole ones, a part of one that has
+    more terms than rows or columns, an empty sum. edge: so many columns more, and terms; with odd ones no vector fits
+    the edge, and the kernel is the general one."""
+    columns, terms = edge
+    return Input(m + 7, n + columns, k + terms), Input(m, n, k), Input(7, columns, k + terms), Input(m, n, 0)
 
 
 def _scaled(m: int, n: int, k: int, edge: tuple[int, int]) -> tuple[Input, ...]:
     """The same of C = alpha A B + beta C, with the old C and without."""
-    edges, whole, empty = _plain(m, n, k, edge)
+    edges, whole, part, empty = _plain(m, n, k, edge)
     return (
         replace(edges, alpha=0.5, beta=-1.5),
         replace(whole, alpha=1.0, beta=0.0),
-        replace(edges, alpha=1.0, beta=0.0),
+        replace(part, alpha=1.0, beta=0.0),
+        replace(part, alpha=0.0, beta=2.0),
         replace(empty, alpha=1.0, beta=2.0),
     )
 
@@ -262,6 +266,8 @@ def _arrays(subject: Subject, given: Input) -> tuple[dict[str, Any], Array]:
         parts = (slice(at, at + 128) for at in range(0, k, 128))
         columns = blocks[np.arange(n) // 128]
         exact = sum(A[:, part] @ B[part] * rows[:, at, None] * columns[None, :, at] for at, part in enumerate(parts))
+    if alpha == 0:
+        arrays |= {name: np.full_like(arrays[name], np.nan) for name in "AB"}
     pads = dict(zip("CAB", subject.pad, strict=True))
     arrays = {name: _padded(array, pads[name]) for name, array in arrays.items()}
     expected = _around(_copied(arrays["C"]))
