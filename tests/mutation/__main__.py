@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.mutation.report import report
-from tests.mutation.runner import Mutant, Result, mutants_of, outcome_of, run_apart, sampled
+from tests.mutation.runner import Mutant, Result, mutants_of, outcome_of, run_apart, sampled, unmutated
 from tests.mutation.subjects import SUBJECTS
 
 
@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("subjects", nargs="*", metavar="subject", help="default: all of them")
     parser.add_argument("--most", type=int, default=2, help="places of one op of each fault, four times of what orders")
     parser.add_argument("--state", type=Path, help="file of results, one a line; those that it has are not run again")
+    parser.add_argument("--seeds", type=int, default=3, help="schedules of each kernel as it is (default 3)")
     parser.add_argument("--part", default="0/1", help="i/n: only subjects number i, i + n, ...")
     parser.add_argument("--mutant", help="run this one alone, in this process")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/mutation.{md,json}")
@@ -33,7 +34,10 @@ def main() -> int:
     known = _read(args.state)
     results: list[tuple[Mutant, Result]] = []
     counts: dict[str, int] = {}
+    runs, shown = 0, list[str]()
     for name in names:
+        more, found = unmutated(name, args.seeds)
+        runs, shown = runs + more, [*shown, *found]
         mutants = [*mutants_of(name)]
         counts[name] = len(mutants)
         start, chosen = time.monotonic(), sampled(mutants, args.most)
@@ -44,8 +48,9 @@ def main() -> int:
                 with args.state.open("a") as file:
                     file.write(json.dumps({"key": mutant.key, **asdict(result)}) + "\n")
         print(f"{name}: {len(chosen)} of {len(mutants)}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    report(results, counts, args.most, write=args.write)
-    return 0
+    text = f"{runs} runs of the kernels as they are, by {args.seeds} seeds: {'; '.join(shown) or 'nothing found'}."
+    report(results, counts, args.most, text, write=args.write)
+    return bool(shown)
 
 
 def _read(state: Path | None) -> dict[str, Result]:

@@ -30,7 +30,7 @@ from tiledsl.ir.core import OPS, Kernel, Op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
 
-__all__ = ["CAUGHT", "OUTCOMES", "Mutant", "Result", "mutants_of", "outcome_of", "run_apart", "sampled"]
+__all__ = ["CAUGHT", "OUTCOMES", "Mutant", "Result", "mutants_of", "outcome_of", "run_apart", "sampled", "unmutated"]
 
 Stage = Literal["written", "lowered"]
 
@@ -171,6 +171,15 @@ def outcome_of(mutant: Mutant) -> Result:
             if found := _found(made, prepared, made.runs[0], seed):
                 return replace(found, detail=f"seed {seed}: {found.detail}")
     return Result("survived")
+
+
+def unmutated(name: str, seeds: int) -> tuple[int, list[str]]:
+    """Runs of a subject as it is: under every input, and under the first one by seeds. How many, and what they show."""
+    made = built(name)
+    prepared = Prepared(made.lowered)
+    runs = [(run, None) for run in made.runs] + [(made.runs[0], seed) for seed in range(1, seeds)]
+    found = [_found(made, prepared, run, seed) for run, seed in runs]
+    return len(runs), [f"{name}: {each.detail}" for each in found if each is not None]
 
 
 def _found(made: Built, prepared: Prepared, run: Run, seed: int | None) -> Result | None:
