@@ -115,7 +115,7 @@ _ALL = [
     _fp32("naive", 16, 32, 8),
     _fp32("shared_tiled", 16, 32, 32, T=16),
     _fp32("coarsen_1d", 64, 64, 32),
-    _fp32("coarsen_2d", 64, 128, 32),
+    _fp32("coarsen_2d", 128, 128, 32),
     _fp32("vectorized", 128, 128, 32),
     _fp32("maxas_64", 64, 64, 32),
     _fp32("maxas_256", 128, 128, 32),
