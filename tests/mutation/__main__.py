@@ -14,6 +14,8 @@ from tests.mutation.report import report
 from tests.mutation.runner import Mutant, Result, mutants_of, outcome_of, run_apart, sampled, unmutated
 from tests.mutation.subjects import SUBJECTS
 
+AGAIN = "survived", "not reached", "no end"
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Plant faults; see which are found.")
@@ -22,11 +24,15 @@ def main() -> int:
     parser.add_argument("--state", type=Path, help="file of results, one a line; those that it has are not run again")
     parser.add_argument("--seeds", type=int, default=3, help="schedules of each kernel as it is (default 3)")
     parser.add_argument("--part", default="0/1", help="i/n: only subjects number i, i + n, ...")
+    parser.add_argument("--again", action="store_true", help="of these, run those again that nothing found")
     parser.add_argument("--mutant", help="run this one alone, in this process")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/mutation.{md,json}")
     args = parser.parse_args()
     if unknown := set(args.subjects) - set(SUBJECTS):
         parser.error(f"no subject {', '.join(unknown)}; there are: {'; '.join(SUBJECTS)}")
+    if args.again and args.state is not None and args.state.exists():
+        left = [line for line in args.state.read_text().splitlines() if json.loads(line)["outcome"] not in AGAIN]
+        args.state.write_text("".join(f"{line}\n" for line in left))
     if args.mutant:
         return _one(args.mutant)
     part, parts = map(int, args.part.split("/"))

@@ -34,6 +34,8 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return "the same IR"
     if _ptx(made.lowered, made.arch) == _ptx(mutant, made.arch):
         return "the same PTX"
+    if op is not None and _joins_earlier_group(op, change):
+        return "a stronger wait"
     if op is not None and _merges_groups(op, change, mutant):
         return "merged groups, all waited for"
     if op is not None and change.past and _other_elements(made, op, change.past):
@@ -52,6 +54,18 @@ def _text(kernel: Kernel) -> str:
 def _ptx(kernel: Kernel, arch: str) -> str:
     text = emit_ptx(kernel.clone(), TARGETS[arch])[1]
     return re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n|\$L__\w+", "", text)
+
+
+def _joins_earlier_group(op: Op, change: Change) -> bool:
+    """Does a copy or a product get into the group before its own, which is waited for no later?"""
+    past = [each for each in change.past if each.effects]
+    begins, commits = {access.done for access in op.accesses()} - {""}, op.sync.commits
+    if not past or op.sync.releases:
+        return False
+    if change.what.startswith("before"):
+        return bool(begins) and all(each.sync.commits in begins and not each.sync.releases for each in past)
+    begun = [{access.done for access in each.accesses()} for each in past]
+    return bool(commits) and all(commits in each for each in begun)
 
 
 def _merges_groups(op: Op, change: Change, mutant: Kernel) -> bool:

@@ -207,8 +207,8 @@ def _kind(code: str) -> str:
 
 
 @cache
-def _executed(name: str) -> tuple[frozenset[int], frozenset[str]]:
-    """Which ops of the lowered subject an input executes, by number, and the places of those."""
+def _executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
+    """The blocks of the lowered subject that some input enters, and the places of their ops."""
     made = built(name)
     prepared, ran = Prepared(made.lowered), set[int]()
 
@@ -219,32 +219,33 @@ def _executed(name: str) -> tuple[frozenset[int], frozenset[str]]:
     with mock.patch.object(launch, "not_run", keep):
         for run in made.runs:
             prepared.run(run.arguments(), options=run.options(made.subject, max_steps=STEPS))
-    executed = {0, *ran}
-    ops = {instr.op for entry, instr in entries(prepared.program) if entry in executed}
-    numbers = frozenset(at for at, op in enumerate(made.lowered.walk()) if op in ops)
-    return numbers, frozenset(str(op.loc) for op in ops)
+    ops = [instr.op for entry, instr in entries(prepared.program) if entry in {0, *ran}]
+    return frozenset(op.parent for op in ops), frozenset(str(op.loc) for op in ops)
 
 
 def is_reached(mutant: Mutant) -> bool:
     """Does an input execute the op? Of one that the passes take apart: anything at its place."""
     if mutant.at < 0:
         return True
-    numbers, places = _executed(mutant.subject)
-    if mutant.stage == "lowered":
-        op = [*built(mutant.subject).lowered.walk()][mutant.at]
-        return mutant.at in numbers or not op.effects
-    op = [*built(mutant.subject).written.walk()][mutant.at]
-    return str(op.loc) in places
+    blocks, places = _executed(mutant.subject)
+    op = [*_kernel(built(mutant.subject), mutant.stage).walk()][mutant.at]
+    return op.parent in blocks if mutant.stage == "lowered" else str(op.loc) in places
 
 
 # -- processes -------------------------------------------------------------------------------------
 
 
-def run_apart(mutant: Mutant) -> Result:
-    """`outcome_of` in a process of its own. The subject is built here, once for all of its mutants."""
-    built(mutant.subject)
+@cache
+def _ready(name: str) -> None:
+    """Builds a subject for the processes to come. They need not look for garbage in what they share."""
+    built(name)
     gc.collect()
     gc.freeze()
+
+
+def run_apart(mutant: Mutant) -> Result:
+    """`outcome_of` in a process of its own. The subject is built here, once for all of its mutants."""
+    _ready(mutant.subject)
     sys.stdout.flush()
     start = time.monotonic()
     read, write = os.pipe()
@@ -281,6 +282,7 @@ def _text(read: int, until: float) -> str | None:
 
 def _answer(mutant: Mutant, write: int) -> None:
     """The child: never returns."""
+    gc.disable()
     try:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
