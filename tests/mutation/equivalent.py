@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +14,8 @@ from tests.mutation.subjects import Built
 from tiledsl.arch import TARGETS
 from tiledsl.backends.emulator import Access, Hook, Prepared
 from tiledsl.backends.ptx.codegen import emit_ptx
-from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.facts import NOTHING
-from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.manager import run_passes
 from tiledsl.passes.pipeline import named_passes
 from tiledsl.recursion import deep_recursion
@@ -43,11 +43,30 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
     return ""
 
 
-def _text(kernel: Kernel) -> str:
-    """The IR without locations, after the passes that follow `expand`."""
+def _text(kernel: Kernel) -> list[Any]:
+    """The IR without locations, after the passes that follow `expand`: what has an effect, in order, and what is
+    computed for it, in any."""
     passes = named_passes(shared_limit=0, target="")
     cleaned = run_passes(kernel.clone(), [passes[name] for name in _CLEANING])
-    return print_kernel(cleaned, locs=False)
+    names = {value: ("parameter", at) for at, value in enumerate(cleaned.body.args)}
+    return [str(cleaned.tensor_maps), *_block(cleaned.body, names, {})]
+
+
+def _block(block: Block, names: dict[Value, Any], numbers: dict[Any, int]) -> list[Any]:
+    """names: of values, the same where the same is computed. numbers: of what has been seen."""
+    found: list[Any] = []
+    for op in block.ops:
+        inside: list[Any] = []
+        for each in op.blocks:
+            names.update({value: ("argument", len(numbers), len(inside), at) for at, value in enumerate(each.args)})
+            inside.append(_block(each, names, numbers))
+        attributes = sorted((name, str(value)) for name, value in op.attrs.items())
+        does = [op.name, attributes, [names[value] for value in op.operands], inside]
+        acts = bool(op.effects or op.blocks or op.terminator)
+        number = numbers.setdefault((len(numbers) if acts else "", repr(does)), len(numbers))
+        names.update({value: (number, at) for at, value in enumerate(op.results)})
+        found += [does] if acts else []
+    return found
 
 
 @deep_recursion()

@@ -146,7 +146,7 @@ def off_by_one(*names: str, by: int = 1) -> Operator:
             declared, value = op.attributes[name], op.attrs[name]
             for new in _neighbours(value, declared.among, by):
                 if not declared.problem(new):
-                    fewer = name == "pending" and isinstance(new, int) and new < value
+                    fewer = name in ("pending", "in_flight") and isinstance(new, int) and new < value
                     yield Change(f"{name} {value} -> {new}", partial(_set, op, name, new), stronger=fewer)
 
     return Operator("off_by_one", changes, names)
@@ -231,7 +231,7 @@ def _chosen(op: Op, positions: tuple[int | str, ...]) -> list[int]:
     found: list[int] = []
     for each in positions:
         if isinstance(each, int):
-            found += [each] if each < len(op.operands) else []
+            found += [each % len(op.operands)] if each < len(op.operands) else []
             continue
         start = 0
         for name, values in op.groups.items():

@@ -38,6 +38,8 @@ def _apart(kernel: Kernel, a: Op, b: Op) -> bool:
     if a.sync == NOTHING and b.sync == NOTHING:
         if _begins(a) and _begins(b):
             return True  # nothing orders asynchronous work among itself; bytes count at an mbarrier in any order
+        if isinstance(a, barriers.Init) and isinstance(b, barriers.Init):
+            return a.operands != b.operands
         return not any(_conflict(kernel, x, y) for x in _accesses(kernel, a) for y in _accesses(kernel, b))
     return not _concerns(kernel, a, b) and not _concerns(kernel, b, a)
 

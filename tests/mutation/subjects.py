@@ -57,7 +57,7 @@ class Subject:
     inputs: tuple[Input, ...]
     operand: str = "bf16"
     result: str = "bf16"
-    processors: int = 1
+    processors: int = 2
     pad: tuple[int, int, int] = (8, 16, 24)
 
 
@@ -99,7 +99,7 @@ def _mma(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> S
 
 
 def _hopper(
-    name: str, m: int, n: int, k: int, label: str = "", processors: int = 1, columns: int = 5, **consts: Any
+    name: str, m: int, n: int, k: int, label: str = "", processors: int = 2, columns: int = 5, **consts: Any
 ) -> Subject:
     """columns: more than whole tiles have; a kernel that stores C by TMA has whole vectors."""
     return Subject(label or name, name, consts, _plain(m, n, k, (columns, 59)), processors=processors)
@@ -136,11 +136,11 @@ _ALL = [
     _hopper("hopper_ring", 64, 64, 320, **SMALL, STAGES=3),
     _hopper("hopper_roles", 128, 64, 320, **HALVES),
     _hopper("hopper_persistent", 256, 64, 192, GROUP=2, **HALVES),
-    _hopper("hopper_persistent", 256, 128, 192, "hopper_persistent, cluster", 2, GROUP=2, **HALVES, CLUSTER=(2, 1)),
+    _hopper("hopper_persistent", 256, 128, 192, "hopper_persistent, cluster", 4, GROUP=2, **HALVES, CLUSTER=(2, 1)),
     _hopper("hopper_store", 256, 128, 192, columns=8, GROUP=2, **{**HALVES, "BN": 128}),
     _hopper("hopper_pingpong", 192, 64, 192, columns=8, GROUP=2, **SMALL, STAGES=2, OUT=1),
     _hopper("hopper_fastest", 256, 192, 192, columns=8, GROUP=2, **{**HALVES, "BN": 192}),
-    _hopper("hopper_fastest", 256, 256, 192, "hopper_fastest, cluster", 4, 8, GROUP=2, **HALVES, CLUSTER=(2, 2)),
+    _hopper("hopper_fastest", 256, 256, 192, "hopper_fastest, cluster", 8, 8, GROUP=2, **HALVES, CLUSTER=(2, 2)),
     Subject(
         "hopper_fastest, add",
         "hopper_fastest",
