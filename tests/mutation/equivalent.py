@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -48,24 +50,27 @@ def _text(kernel: Kernel) -> list[Any]:
     computed for it, in any."""
     passes = named_passes(shared_limit=0, target="")
     cleaned = run_passes(kernel.clone(), [passes[name] for name in _CLEANING])
-    names = {value: ("parameter", at) for at, value in enumerate(cleaned.body.args)}
-    return [str(cleaned.tensor_maps), *_block(cleaned.body, names, {})]
+    names: dict[Value, Any] = {value: ("parameter", at) for at, value in enumerate(cleaned.body.args)}
+    return [str(cleaned.tensor_maps), *_block(cleaned.body, names, count())]
 
 
-def _block(block: Block, names: dict[Value, Any], numbers: dict[Any, int]) -> list[Any]:
-    """names: of values, the same where the same is computed. numbers: of what has been seen."""
+def _block(block: Block, names: dict[Value, Any], numbers: Iterator[int]) -> list[Any]:
+    """names: of values: what is computed has that of its computation, the rest those of a number in order."""
     found: list[Any] = []
     for op in block.ops:
         inside: list[Any] = []
         for each in op.blocks:
-            names.update({value: ("argument", len(numbers), len(inside), at) for at, value in enumerate(each.args)})
+            number = next(numbers)
+            names.update({value: (number, at) for at, value in enumerate(each.args)})
             inside.append(_block(each, names, numbers))
         attributes = sorted((name, str(value)) for name, value in op.attrs.items())
         does = [op.name, attributes, [names[value] for value in op.operands], inside]
-        acts = bool(op.effects or op.blocks or op.terminator)
-        number = numbers.setdefault((len(numbers) if acts else "", repr(does)), len(numbers))
-        names.update({value: (number, at) for at, value in enumerate(op.results)})
-        found += [does] if acts else []
+        if op.effects or op.blocks or op.terminator:
+            found.append(does)
+            key: Any = next(numbers)
+        else:
+            key = sha256(repr(does).encode()).hexdigest()
+        names.update({value: (key, at) for at, value in enumerate(op.results)})
     return found
 
 
