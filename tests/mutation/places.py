@@ -41,6 +41,8 @@ def _apart(kernel: Kernel, a: Op, b: Op) -> bool:
         if isinstance(a, barriers.Init) and isinstance(b, barriers.Init):
             return a.operands != b.operands
         return not any(_conflict(kernel, x, y) for x in _accesses(kernel, a) for y in _accesses(kernel, b))
+    if isinstance(a, barriers.Arrive) and isinstance(b, barriers.Arrive):
+        return True  # nobody sees which of its arrivals a thread has made first
     return not _concerns(kernel, a, b) and not _concerns(kernel, b, a)
 
 

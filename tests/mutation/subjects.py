@@ -69,20 +69,22 @@ DTYPES: dict[str, Any] = {
 
 
 def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Input, ...]:
-    """Of a kernel that computes C = A B: whole tiles of m x n x k and parts of more, whole ones, a part of one that has
-    more terms than rows or columns, an empty sum. edge: so many columns more, and terms; with odd ones no vector fits
-    the edge, and the kernel is the general one."""
+    """Of a kernel that computes C = A B: whole tiles of m x n x k and parts of more, whole ones, parts of one with more
+    terms than rows or columns and with few terms, an empty sum. edge: so many columns more, and terms; with odd ones no
+    vector fits the edge, and the kernel is the general one."""
     columns, terms = edge
-    return Input(m + 7, n + columns, k + terms), Input(m, n, k), Input(7, columns, k + terms), Input(m, n, 0)
+    some = Input(7, columns, k + terms), Input(7, columns, terms)
+    return Input(m + 7, n + columns, k + terms), Input(m, n, k), *some, Input(m, n, 0)
 
 
 def _scaled(m: int, n: int, k: int, edge: tuple[int, int]) -> tuple[Input, ...]:
     """The same of C = alpha A B + beta C, with the old C and without."""
-    edges, whole, part, empty = _plain(m, n, k, edge)
+    edges, whole, part, few, empty = _plain(m, n, k, edge)
     return (
         replace(edges, alpha=0.5, beta=-1.5),
         replace(whole, alpha=1.0, beta=0.0),
         replace(part, alpha=1.0, beta=0.0),
+        replace(few, alpha=1.0, beta=0.0),
         replace(part, alpha=0.0, beta=2.0),
         replace(empty, alpha=1.0, beta=2.0),
     )
@@ -133,7 +135,7 @@ _ALL = [
     _mma("mma_fastest", 128, 64, 192, GROUP=2, **SMALL, BK=32, STAGES=3, WARPS=(2, 2)),
     _mma("mma_fastest", 128, 64, 256, "mma_fastest, TMA", GROUP=2, **SMALL, BK=64, STAGES=2, WARPS=(2, 2), TMA=True),
     _hopper("hopper_tma", 64, 64, 128, **SMALL),
-    _hopper("hopper_ring", 64, 64, 320, **SMALL, STAGES=3),
+    _hopper("hopper_ring", 64, 64, 512, **SMALL, STAGES=3),
     _hopper("hopper_roles", 128, 64, 320, **HALVES),
     _hopper("hopper_persistent", 256, 64, 192, GROUP=2, **HALVES),
     _hopper("hopper_persistent", 256, 128, 192, "hopper_persistent, cluster", 4, GROUP=2, **HALVES, CLUSTER=(2, 1)),
