@@ -110,7 +110,8 @@ class _Touched(Hook):
         if access.op in self.ops:
             at = access.addresses[:, None] // 2 + np.arange(max(1, access.width // 2))
             space = int(access.space == "shared")
-            threads = (access.blocks * 1024 + access.threads)[:, None] * 2 + space
+            thread = access.threads * (not access.held)  # the rows of a matrix are of the whole warp
+            threads = (access.blocks * 1024 + thread)[:, None] * 2 + space
             self.found.append((access.kind != "read", np.unique(threads << 40 | at)))
 
     def cells(self, writes: bool | None) -> np.ndarray:
@@ -122,8 +123,11 @@ def _other_elements(made: Built, op: Op, past: Sequence[Op]) -> bool:
     """Are both plain accesses of single threads, and does none touch with `op` what it touches with the others, of
     which one writes?"""
     others = [each for around in past for each in around.walk()]
+    matrices = {a.matrix for each in (op, *others) for a in each.accesses()}
+    if len(matrices) > 1:
+        return False
     for each in (op, *others):
-        if each.sync != NOTHING or any(a.done or a.atomic or a.matrix for a in each.accesses()):
+        if each.sync != NOTHING or any(a.done or a.atomic for a in each.accesses()):
             return False
     mine, theirs = _Touched([op]), _Touched(others)
     for run in made.runs:

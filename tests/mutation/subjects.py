@@ -73,8 +73,8 @@ def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Inp
     terms than rows or columns and with few terms, an empty sum. edge: so many columns more, and terms; with odd ones no
     vector fits the edge, and the kernel is the general one."""
     columns, terms = edge
-    some = Input(7, columns, k + terms), Input(7, columns, terms)
-    return Input(m + 7, n + columns, k + terms), Input(m, n, k), *some, Input(m, n, 0)
+    some = Input(7, columns, k + terms), Input(7, columns, terms if terms % 4 == 0 else 1)
+    return Input(m + 1, n + columns, k + terms), Input(m, n, k), *some, Input(m, n, 0)
 
 
 def _scaled(m: int, n: int, k: int, edge: tuple[int, int]) -> tuple[Input, ...]:
