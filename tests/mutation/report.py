@@ -34,7 +34,7 @@ def report(results: Results, counts: dict[str, int], most: int, unmutated: str, 
             _by("operator", results, columns, lambda mutant: mutant.by),
             _by("op", results, columns, lambda mutant: mutant.op),
             _classes(results),
-            _reviewed(results, columns),
+            _reviewed(results),
             _missed(results, columns),
         ]
     )
@@ -47,7 +47,7 @@ def report(results: Results, counts: dict[str, int], most: int, unmutated: str, 
 def _column(mutant: Mutant, result: Result) -> str:
     if result.outcome not in ("survived", "not reached"):
         return result.outcome
-    reason = _reason(mutant)
+    reason = _reason(mutant) if result.outcome == "survived" else None
     return "reviewed" if reason is not None and not reason.miss else "miss"
 
 
@@ -70,9 +70,9 @@ def _classes(results: Results) -> str:
     return table(["equivalents, by the rule that proves it", "mutants"], found.most_common())
 
 
-def _reviewed(results: Results, columns: list[str]) -> str:
+def _reviewed(results: Results) -> str:
     """By reason. One that nothing needs is shown, too: it is to be deleted where all mutants ran."""
-    left = [m for (m, _), column in zip(results, columns, strict=True) if column in ("reviewed", "miss")]
+    left = [m for m, r in results if r.outcome == "survived"]
     found = Counter(id(reason) for reason in map(_reason, left) if reason is not None)
     rows = [[f"{'miss: ' * reason.miss}{reason.text}", found[id(reason)]] for reason in REASONS]
     return table(["reviewed reason", "mutants"], rows)

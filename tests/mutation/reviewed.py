@@ -31,4 +31,177 @@ class Reason:
         return all(re.fullmatch(a, b) for a, b in [*pairs, (self.subject, mutant.subject)])
 
 
-REASONS: list[Reason] = []
+REASONS: list[Reason] = [
+    # -- no fault
+    Reason(
+        "PTX ISA: the leading byte offset of a swizzled operand that is contiguous along k is not read",
+        r"ptx\.wgmma_descriptor",
+        "off_by_one",
+        "leading .*",
+    ),
+    Reason(
+        "fewer registers: ptxas keeps to the number in the instruction",
+        r"gpu\.setmaxnreg|role\.region",
+        "off_by_one",
+        "registers 240 -> 232",
+    ),
+    Reason(
+        "another thread is the one that initialises, loads or stores for all",
+        r"arith\.eq",
+        "shift|wrong_operand",
+        "operand 1 .*",
+        subject="hopper_.*",
+    ),
+    Reason(
+        "the two loads of a fill in the other order: publishing moves the cursor alone, and bytes count in any order",
+        r"tma\.load",
+        "move_later",
+        "behind ring.publish",
+    ),
+    Reason(
+        "the last mbarriers are those of free slots, at which threads of this block alone arrive: no fence is needed",
+        r"mbarrier\.init|fence\.mbarrier_init",
+        "move_.*",
+        r"behind fence.mbarrier_init|before mbarrier.init",
+    ),
+    Reason(
+        "the slots of the last uses of a tile are not filled again, or are released by the use after",
+        r"ring\.drain",
+    ),
+    Reason(
+        "as for the drain of a ring, past which it is moved",
+        r"wgmma\.wait|matrix\.store",
+        "move_.*",
+        "(behind|before) ring.drain",
+    ),
+    Reason(
+        "a block of hopper_roles has one tile: nobody waits for the last slots to be free",
+        r"mbarrier\.arrive|ptx\.wgmma_wait",
+        "delete|move_later",
+        subject="hopper_roles",
+    ),
+    Reason(
+        "one warp's wait for products is enough for its warpgroup, which is the block: benchmarks/results/wgmma_wait.md",
+        r"gpu\.barrier|wgmma\.wait|ptx\.wgmma_wait",
+        "delete|move_.*",
+        subject="hopper_(tma|ring)",
+    ),
+    Reason(
+        "one more step of k, of zeros: whatever is outside A and B is zero, and the accumulator of a right length",
+        r"control\.for",
+        "shift",
+        r"operand 1 \+ 1",
+    ),
+    Reason(
+        "one more step of k to prefetch, of zeros",
+        r"arith\.(add|shr|sub|max|gt|lt)",
+        "shift|wrong_operand",
+        line="(hopper_ring.py:(54|61)|mma_pipelined.py:54|ffma_staged.py:235)",
+    ),
+    Reason(
+        "more work items than tiles: those outside C store nothing",
+        r"arith\.(constant|add|shr|mul)",
+        line="schedules.py:(154|163)",
+    ),
+    Reason(
+        "the threads that copy a row or a column are renumbered: each element still has one thread, or a race is found",
+        r"arith\.(and|shr|shl)",
+        "shift|wrong_operand",
+        line=r"(coarsen_1d|coarsen_2d|vectorized|maxas_64|maxas_256|double_buffered|staged_epilogue|ffma_order|"
+        r"mma_blocking|mma_async|mma_tiles|mma_pipelined|ffma_staged).py:\d+",
+    ),
+    Reason(
+        "the first step begins one term earlier, where A and B are zero",
+        r"arith\.constant",
+        "constant",
+        "0 -> -1",
+        subject="coarsen_.*",
+    ),
+    Reason(
+        "the halves of the block load A and B the other way round",
+        r"control\.if|arith\.eq",
+        "negate|shift",
+        subject="maxas_64",
+    ),
+    Reason(
+        "in this specialisation rows are whole vectors, and no vector crosses an edge",
+        r"tile\.(get|put)",
+        "flip",
+        "whole .*",
+    ),
+    Reason(
+        "in this specialisation rows are whole vectors: the condition of the unguarded loop always holds; where it "
+        "does not, all tiles are loaded with guards, which gives the same. See double_buffered, any rows",
+        r"arith\.(eq|le|select|max)",
+        line="ffma_tiles.py:167|double_buffered.py:(65|78)|ffma.py:41[78]",
+    ),
+    Reason(
+        "in this specialisation rows are whole vectors of 8 elements: i + 1 < n where i < n",
+        r"arith\.lt",
+        "shift",
+        line="mma_tiles.py:81|ffma_tiles.py:158",
+    ),
+    Reason(
+        "the barrier keeps reads of the operands' tiles before writes of C's, and only C in global memory is between",
+        r"gpu\.barrier",
+        "move_later",
+        r"behind control.if",
+        "mma_tiles.py:102",
+    ),
+    Reason(
+        "accesses to different stages of one tile",
+        r"mem\.(load|ldmatrix)",
+        "move_.*",
+        r"(before|behind) mem.(store|cp_async)",
+    ),
+    Reason(
+        "what the beginning or the end of a turn is moved past needs no turn",
+        r"role\.(enter|leave)|gpu\.named_barrier",
+        "move_.*",
+        subject="hopper_pingpong",
+    ),
+    Reason(
+        "products of a warpgroup of its own need no turn",
+        r"wgmma\.wait|ptx\.wgmma_wait",
+        "move_.*",
+        subject="hopper_pingpong",
+    ),
+    Reason(
+        "no other threads are at the barrier of that number at the time (T418 says if they may be)",
+        r"gpu\.named_barrier",
+        "off_by_one|shift",
+        r"number .*|operand .*",
+    ),
+    Reason(
+        "the same value: the number of the warpgroup in a role that has two",
+        r"arith\.cast",
+        "wrong_operand",
+        subject="hopper_(store|pingpong)",
+    ),
+    Reason(
+        "the slot is that of the step, by whichever of the two it is computed",
+        r"arith\.mod",
+        "wrong_operand",
+        subject="hopper_ring",
+    ),
+    # -- misses
+    Reason(
+        "registers are taken behind the loop that needs them: how many a line needs ptxas alone knows",
+        r"gpu\.setmaxnreg",
+        "move_later",
+        miss=True,
+    ),
+    Reason(
+        "lanes that roles have led apart meet before an aligned instruction (PTX ISA: barrier.cluster): clocks and "
+        "cohorts are of warps",
+        r"gpu\.sync_warp|cluster\.arrive",
+        "delete|move_.*",
+        miss=True,
+    ),
+    Reason(
+        "no input has several bands of tiles in a cluster: which tile a block takes is not tested",
+        r"arith\.(sub|min|mul)",
+        line="schedules.py:19[0-9]",
+        miss=True,
+    ),
+]
