@@ -81,7 +81,7 @@ REASONS: list[Reason] = [
         subject="hopper_roles",
     ),
     Reason(
-        "one warp's wait for products is enough for its warpgroup, which is the block: benchmarks/results/wgmma_wait.md",
+        "one warp's wait for products is enough for its warpgroup, the block: benchmarks/results/wgmma_wait.md",
         r"gpu\.barrier|wgmma\.wait|ptx\.wgmma_wait",
         "delete|move_.*",
         subject="hopper_(tma|ring)",
@@ -101,7 +101,7 @@ REASONS: list[Reason] = [
     Reason(
         "more work items than tiles: those outside C store nothing",
         r"arith\.(constant|add|shr|mul)",
-        line="schedules.py:(154|163)",
+        line="(schedules.py:(154|163)|split_k.py:74)",
     ),
     Reason(
         "the threads that copy a row or a column are renumbered: each element still has one thread, or a race is found",
@@ -183,6 +183,39 @@ REASONS: list[Reason] = [
         r"arith\.mod",
         "wrong_operand",
         subject="hopper_ring",
+    ),
+    Reason(
+        "the buffer of the second of three pieces is not used before the wait for all groups in front of the next tile",
+        r"tma\.store",
+        "move_later",
+        r"behind tma.commit_group",
+        subject="hopper_fastest",
+    ),
+    Reason(
+        "other elements of the tile",
+        r"matrix\.store",
+        "move_.*",
+        r"(before|behind) matrix.store",
+    ),
+    Reason(
+        "the first sums are of no product: there is nothing to wait for",
+        r"wgmma\.wait",
+        "delete",
+        subject="hopper_scaled",
+    ),
+    Reason(
+        "the slot is released a use later: each product has been waited for before",
+        r"ring\.wait",
+        "off_by_one",
+        "in_flight .*",
+        subject="hopper_scaled",
+    ),
+    Reason(
+        "the loads are of scales, which nothing writes",
+        r"ring\.wait",
+        "move_earlier",
+        r"before tile.load",
+        subject="hopper_scaled",
     ),
     # -- misses
     Reason(
