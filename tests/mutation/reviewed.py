@@ -40,17 +40,17 @@ REASONS: list[Reason] = [
         "leading .*",
     ),
     Reason(
-        "fewer registers: ptxas keeps to the number in the instruction",
+        "ptxas keeps to the number of registers in the instruction, and the block has enough of them for all",
         r"gpu\.setmaxnreg|role\.region",
-        "off_by_one",
-        "registers 240 -> 232",
+        "off_by_one|delete",
+        r"registers \d+ -> \d+|deleted",
     ),
     Reason(
         "another thread is the one that initialises, loads or stores for all",
         r"arith\.eq",
         "shift|wrong_operand",
         "operand 1 .*",
-        subject="hopper_.*",
+        line="(hopper_.*|mma).py:.*",
     ),
     Reason(
         "the two loads of a fill in the other order: publishing moves the cursor alone, and bytes count in any order",
@@ -100,15 +100,15 @@ REASONS: list[Reason] = [
     ),
     Reason(
         "more work items than tiles: those outside C store nothing",
-        r"arith\.(constant|add|shr|mul)",
+        r"arith\.(constant|add|shr|mul|floordiv)",
         line="(schedules.py:(154|163)|split_k.py:74)",
     ),
     Reason(
-        "the threads that copy a row or a column are renumbered: each element still has one thread, or a race is found",
+        "threads, or the blocks of a cluster, are renumbered: each element still has one of them, or a race is found",
         r"arith\.(and|shr|shl)",
         "shift|wrong_operand",
         line=r"(coarsen_1d|coarsen_2d|vectorized|maxas_64|maxas_256|double_buffered|staged_epilogue|ffma_order|"
-        r"mma_blocking|mma_async|mma_tiles|mma_pipelined|ffma_staged).py:\d+",
+        r"mma_blocking|mma_async|mma_tiles|mma_pipelined|ffma_staged|hopper_persistent).py:\d+",
     ),
     Reason(
         "the first step begins one term earlier, where A and B are zero",
@@ -176,7 +176,7 @@ REASONS: list[Reason] = [
         "the same value: the number of the warpgroup in a role that has two",
         r"arith\.cast",
         "wrong_operand",
-        subject="hopper_(store|pingpong)",
+        subject="hopper_(store|pingpong|fastest)",
     ),
     Reason(
         "the slot is that of the step, by whichever of the two it is computed",
@@ -185,10 +185,9 @@ REASONS: list[Reason] = [
         subject="hopper_ring",
     ),
     Reason(
-        "the buffer of the second of three pieces is not used before the wait for all groups in front of the next tile",
-        r"tma\.store",
-        "move_later",
-        r"behind tma.commit_group",
+        "a tile is stored in three pieces by two buffers: in front of the first one all stores are waited for, and the "
+        "second buffer is used once a tile",
+        r"tma\.(store|wait_group|commit_group)|mem\.tma_store",
         subject="hopper_fastest",
     ),
     Reason(
@@ -198,16 +197,17 @@ REASONS: list[Reason] = [
         r"(before|behind) matrix.store",
     ),
     Reason(
-        "the first sums are of no product: there is nothing to wait for",
-        r"wgmma\.wait",
-        "delete",
+        "sums of no product, and products that do not add to anything: what their registers hold is not read",
+        r"wgmma\.wait|ptx\.wgmma|ptx\.wgmma_wait",
+        "delete|move_later|off_by_one|wrong_operand",
+        line=r"hopper_scaled.py:7[06]",
         subject="hopper_scaled",
     ),
     Reason(
-        "the slot is released a use later: each product has been waited for before",
-        r"ring\.wait",
-        "off_by_one",
-        "in_flight .*",
+        "the slot is released when its product has been waited for, at the release or right before it",
+        r"ring\.(wait|release)|wgmma\.wait|ptx\.wgmma_wait",
+        "off_by_one|move_.*",
+        "in_flight .*|behind wgmma.wait|before (ring.release|control.if)",
         subject="hopper_scaled",
     ),
     Reason(
@@ -216,6 +216,37 @@ REASONS: list[Reason] = [
         "move_earlier",
         r"before tile.load",
         subject="hopper_scaled",
+    ),
+    Reason(
+        "the ring's mbarriers and the kernel's own one are initialised one after the other: one fence will do",
+        r"fence\.mbarrier_init|gpu\.barrier",
+        "delete|move_.*",
+        line="mma.py:(213|254)",
+    ),
+    Reason(
+        "the last fill, which is taken ahead, is not multiplied",
+        r"tma\.load|mem\.tma_load",
+        "off_by_one|shift",
+        line="mma.py:26[67]",
+    ),
+    Reason(
+        "bytes may be expected earlier: the slot before is released only when this one has been taken",
+        r"mbarrier\.(wait|expect_tx)|tma\.wait_group",
+        "move_.*",
+        line="mma.py:(22[45]|265)",
+    ),
+    Reason(
+        "the same wait is for the groups of A and of B",
+        r"async\.(wait|copy|commit_group)",
+        "move_earlier",
+        subject="mma_in_flight",
+    ),
+    Reason(
+        "the loads are of the slot that is taken next, and freed later; or the wait for it comes earlier",
+        r"ring\.(take|free)|mem\.ldmatrix|mbarrier\.wait|fence\.proxy_async",
+        "move_.*",
+        r"(before|behind) (matrix.load|mem.ldmatrix|mbarrier.wait)",
+        r"mma.py:(117|19[57])",
     ),
     # -- misses
     Reason(
@@ -229,6 +260,13 @@ REASONS: list[Reason] = [
         "cohorts are of warps",
         r"gpu\.sync_warp|cluster\.arrive",
         "delete|move_.*",
+        miss=True,
+    ),
+    Reason(
+        "lanes meet, with their proxy fences behind them, before one of them arrives for its warp: clocks are of warps",
+        r"gpu\.sync_warp|fence\.proxy_async",
+        "delete|move_.*",
+        r"deleted|(before|behind) (gpu.sync_warp|fence.proxy_async|control.if)",
         miss=True,
     ),
     Reason(

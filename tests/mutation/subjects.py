@@ -97,7 +97,7 @@ def _fp32(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> 
 
 
 def _mma(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> Subject:
-    return Subject(label or name, name, consts, _scaled(m, n, k, (8, 24)))
+    return Subject(label or name, name, consts, _scaled(m, n, k, (8, 24)), processors=1)
 
 
 def _hopper(
