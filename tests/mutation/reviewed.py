@@ -50,7 +50,7 @@ REASONS: list[Reason] = [
         r"arith\.eq",
         "shift|wrong_operand",
         "operand 1 .*",
-        line="(hopper_.*|mma).py:.*",
+        line="(hopper.*|mma).py:.*",
     ),
     Reason(
         "the two loads of a fill in the other order: publishing moves the cursor alone, and bytes count in any order",
@@ -96,19 +96,19 @@ REASONS: list[Reason] = [
         "one more step of k to prefetch, of zeros",
         r"arith\.(add|shr|sub|max|gt|lt)",
         "shift|wrong_operand",
-        line="(hopper_ring.py:(54|61)|mma_pipelined.py:54|ffma_staged.py:235)",
+        line="(hopper_ring.py:(54|61)|mma_pipelined.py:54|ffma_staged.py:235|mma.py:297)",
     ),
     Reason(
         "more work items than tiles: those outside C store nothing",
         r"arith\.(constant|add|shr|mul|floordiv)",
-        line="(schedules.py:(154|163)|split_k.py:74)",
+        line="(schedules.py:(154|163)|split_k.py:74|mma.py:289)",
     ),
     Reason(
-        "threads, or the blocks of a cluster, are renumbered: each element still has one of them, or a race is found",
-        r"arith\.(and|shr|shl)",
+        "threads, blocks or tiles are renumbered: each element still has one of them, or a race is found",
+        r"arith\.(and|shr|shl|mod)",
         "shift|wrong_operand",
         line=r"(coarsen_1d|coarsen_2d|vectorized|maxas_64|maxas_256|double_buffered|staged_epilogue|ffma_order|"
-        r"mma_blocking|mma_async|mma_tiles|mma_pipelined|ffma_staged|hopper_persistent).py:\d+",
+        r"mma_blocking|mma_async|mma_tiles|mma_pipelined|ffma_staged|hopper_persistent|ffma).py:\d+",
     ),
     Reason(
         "the first step begins one term earlier, where A and B are zero",
@@ -247,6 +247,13 @@ REASONS: list[Reason] = [
         "move_.*",
         r"(before|behind) (matrix.load|mem.ldmatrix|mbarrier.wait)",
         r"mma.py:(117|19[57])",
+    ),
+    Reason(
+        "a lane overwrites what it has itself read of C's tile",
+        r"gpu\.barrier",
+        "move_earlier",
+        "before control.if",
+        "mma.py:303",
     ),
     # -- misses
     Reason(

@@ -132,7 +132,7 @@ _ALL = [
     _mma("mma_in_flight", 128, 128, 192),
     _mma("mma_staged", 128, 128, 128),
     _mma("mma_pipelined", 128, 128, 192),
-    _mma("mma_fastest", 128, 64, 192, GROUP=2, **SMALL, BK=32, STAGES=3, WARPS=(2, 2)),
+    _mma("mma_fastest", 128, 128, 192, GROUP=2, **SMALL, BK=32, STAGES=3, WARPS=(2, 2)),
     _mma("mma_fastest", 128, 64, 256, "mma_fastest, TMA", GROUP=2, **SMALL, BK=64, STAGES=2, WARPS=(2, 2), TMA=True),
     _hopper("hopper_tma", 64, 64, 128, **SMALL),
     _hopper("hopper_ring", 64, 64, 512, **SMALL, STAGES=3),
