@@ -176,7 +176,7 @@ REASONS: list[Reason] = [
         "the same value: the number of the warpgroup in a role that has two",
         r"arith\.cast",
         "wrong_operand",
-        subject="hopper_(store|pingpong|fastest)",
+        subject="hopper_(store|pingpong|fastest|persistent)",
     ),
     Reason(
         "the slot is that of the step, by whichever of the two it is computed",
@@ -239,7 +239,7 @@ REASONS: list[Reason] = [
         "the same wait is for the groups of A and of B",
         r"async\.(wait|copy|commit_group)",
         "move_earlier",
-        subject="mma_in_flight",
+        subject="mma_(in_flight|staged)",
     ),
     Reason(
         "the loads are of the slot that is taken next, and freed later; or the wait for it comes earlier",
@@ -253,7 +253,7 @@ REASONS: list[Reason] = [
         r"gpu\.barrier",
         "move_earlier",
         "before control.if",
-        "mma.py:303",
+        "(mma.py:303|mma_pipelined.py:59|mma_staged.py:39)",
     ),
     # -- misses
     Reason(
