@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Each makes its own environment in .venv first, and again only
+# `make demo`, `make test` and `make mutate`. Each makes its own environment in .venv first, and again only
 # when pyproject.toml has changed or the environment no longer runs.
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ JOBS ?= 2
 # Without bytecode, each process compiles all that it imports anew, and each worker rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types pytest clean outdated
+.PHONY: demo mutate test lint types pytest clean outdated
 
 demo: $(READY)
 	@$(BIN)/python examples/gemm/demo.py
@@ -17,6 +17,10 @@ demo: $(READY)
 # Pyright has one thread: beside it there is room for a worker of pytest.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types pytest
+
+# Plants faults in the kernels of the gallery, and writes what the check finds to benchmarks/results/mutation.md: an hour.
+mutate: $(READY)
+	@$(BIN)/python -m tests.mutation --write
 
 lint: $(READY)
 	@echo "==> ruff"

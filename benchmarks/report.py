@@ -18,8 +18,8 @@ RESULTS = Path(__file__).parent / "results"
 def write(name: str, title: str, text: str, data: dict[str, Any], folder: Path = RESULTS) -> None:
     """Write `name`.json and `name`.md into `folder`, and print the table."""
     machine = describe()
-    program = Path(sys.argv[0])
-    module = "tiledsl" if program.name == "__main__.py" else f"benchmarks.{program.stem}"
+    spec = sys.modules["__main__"].__spec__
+    module = f"benchmarks.{Path(sys.argv[0]).stem}" if spec is None else spec.name.removesuffix(".__main__")
     command = " ".join(["python -m", module, *sys.argv[1:]])
     folder.mkdir(parents=True, exist_ok=True)
     document = {"title": title, "command": command, "machine": machine, **data}

@@ -283,6 +283,14 @@ _TABLE = [
         "ptx.mbarrier_arrive(bar, 0, rank=1)  # as the last statement",
     ),
     Kind(
+        "T418",
+        "named barrier used again too early",
+        "A warp arrives at a named barrier, and nothing orders that behind the end of the round before: under "
+        "another schedule the arrival counts in that one.",
+        "let the warp wait for a round before it arrives for the next one, or use another number",
+        "for i in range(4):\n    ptx.named_barrier(1, threads=64, wait=warp_id() == 0)  # warp 1 waits for nobody",
+    ),
+    Kind(
         "T501",
         "out of bounds",
         "An access is outside its tensor or tile.",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulator_rings import CLUSTER, RING, kernel_of, run_ring
-from seeded_kernels import MISSED, arguments, loaded
+from seeded_kernels import MISSED, arguments, as_one, loaded
 
 from tiledsl.backends.emulator import Access, Hook, Options
 from tiledsl.errors import HazardError, KernelArgumentError
@@ -42,6 +42,14 @@ def test_a_seed_replays_its_finding(kernel: Any) -> None:
             kernel.check(**arguments(), RIGHT=False, seed=found.seed)
         assert caught.value.finding == found
         assert f"(under seed={found.seed}, which replays it)" in str(caught.value)
+
+
+def test_rounds_of_a_named_barrier_need_no_seed() -> None:
+    """An arrival that may count in the round before is found in any order."""
+    assert as_one.check(**arguments(), seeds=SEEDS).verdict == "clean"
+    result = as_one.check(**arguments(), RIGHT=False, raises=False)
+    assert [finding.code for finding in result.findings] == ["T418"]
+    assert "warp 1 of block (0, 0, 0) arrives at barrier 1, and nothing orders that behind" in str(result)
 
 
 class Order(Hook):

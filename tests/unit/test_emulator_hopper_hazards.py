@@ -263,7 +263,20 @@ def taken(X: Global[f32, N], *, RELEASED: const = 24):
 
 
 def test_registers_come_from_other_warps() -> None:
-    taken.check(np.zeros(768, np.float32))
+    taken.check(np.zeros(768, np.float32), seeds=3)
+
+
+@pytest.mark.parametrize(("first", "warps"), [(3, "warps 0, 1, 2 wait"), (5, "warp 4 waits")])
+def test_setmaxnreg_takes_whole_warpgroups(first: int, warps: str) -> None:
+    body = f"""
+    %warp = gpu.warp_id : index
+    %few = arith.constant {first} : index
+    %some = arith.lt %warp, %few : bool
+    control.if %some {{ gpu.setmaxnreg {{registers = 40, increase = false}} control.yield }} else {{ control.yield }}
+    """
+    for seed in range(3):
+        with pytest.raises(HazardError, match=f"(?s)deadlock.*{warps} .* for the other warps of the warpgroup"):
+            check(body, threads=256, options=Options(checks=True, seed=seed))
 
 
 @pytest.mark.parametrize(("released", "spare"), [(168, 0), (32, 544)])

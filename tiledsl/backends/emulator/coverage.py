@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tiledsl.backends.emulator.cohort import Cohort
@@ -36,24 +37,32 @@ Regions = dict[int, dict[tuple[str, int], Loc]]
 """By the first instruction of a block of the kernel: its lines, with a location in each."""
 
 
-def regions(program: Program) -> Regions:
-    """What runs if its first instruction does; without the blocks inside."""
-    found: Regions = {0: {}}
+def entries(program: Program) -> Iterator[tuple[int, Instr]]:
+    """Each instruction with the first one of its block of the kernel: it runs if that one does."""
+    begins = {0}
     entered, around = 0, list[int]()
     for pc, instr in enumerate(program.code):
         if isinstance(instr, Join):
             entered = around.pop()
-        elif pc in found:
+        elif pc in begins:
             entered = pc
-        loc = instr.op.loc
-        if loc.line:
-            found[entered].setdefault((loc.file, loc.line), loc)
+        yield entered, instr
         if isinstance(instr, (IfBegin, LoopBegin)):
             around.append(entered)
         if isinstance(instr, IfBegin):
-            found |= {pc + 1: {}, instr.else_pc: {}}
+            begins |= {pc + 1, instr.else_pc}
         elif isinstance(instr, LoopTest):
-            found[pc + 1] = {}
+            begins.add(pc + 1)
+
+
+def regions(program: Program) -> Regions:
+    """What runs if its first instruction does; without the blocks inside."""
+    found: Regions = {0: {}}
+    for entered, instr in entries(program):
+        loc = instr.op.loc
+        lines = found.setdefault(entered, {})
+        if loc.line:
+            lines.setdefault((loc.file, loc.line), loc)
     return found
 
 

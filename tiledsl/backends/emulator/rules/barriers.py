@@ -11,7 +11,7 @@ from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Bools, FenceKind, Ints, Sync
 from tiledsl.backends.emulator.memory import access_index, first_of, name_threads
-from tiledsl.backends.emulator.rules.gpu import require_whole_warps
+from tiledsl.backends.emulator.rules.gpu import require_whole_warps, whole_warpgroups
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.backends.emulator.spans import Span
@@ -252,7 +252,8 @@ def elect(c: Cohort, op: barriers.Elect) -> Any:
 
 @rule(barriers.SetMaxNReg)
 def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
-    """Checked here; what it does follows. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""
+    """Checked here; what it does is in its condition. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same
+    one.)"""
     require_whole_warps(c, op)
     given = barriers.registers_at_launch(c.chunk.run.kernel)
     if op.increase != (op.registers >= given) and op.registers != given:
@@ -265,17 +266,20 @@ def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
 
 @condition(barriers.SetMaxNReg)
 class _RegistersToTake(Condition):
-    """Warps take registers that others of the block have released; they are counted for one thread of each warp."""
+    """All four warps of a warpgroup have come, and take registers that others of the block have released; these are
+    counted for one thread of each warp."""
 
-    after = True
+    gathers = True
 
     def ready(self, c: Cohort, op: Any, *values: Any) -> Bools:
+        whole = whole_warpgroups(c)
         enough = np.ones(c.shape[0], np.bool_)
         if op.increase:
             rows, _, more = self.more(c, op)
+            more = np.where(whole[c.active().any(axis=2)], more, 0)
             blocks, at = np.unique(c.blocks - c.chunk.first, return_inverse=True)
             enough = (np.bincount(np.searchsorted(blocks, rows), more) <= c.chunk.spare[blocks])[at]
-        return np.broadcast_to(enough[:, None], c.shape[:2])
+        return whole & enough[:, None]
 
     def passed(self, c: Cohort, op: Any, *values: Any) -> None:
         rows, warps, more = self.more(c, op)
@@ -283,6 +287,8 @@ class _RegistersToTake(Condition):
         np.subtract.at(c.chunk.spare, rows, more)
 
     def missing(self, c: Cohort, op: Any, *values: Any) -> str:
+        if not whole_warpgroups(c).all():
+            return "the other warps of the warpgroup, which execute setmaxnreg together"
         rows, _, more = self.more(c, op)
         wanted, spare = more[rows == rows[0]], c.chunk.spare[rows[0]]
         has = f"{op.registers} registers a thread: {len(wanted)} warps need {wanted.sum()} more"

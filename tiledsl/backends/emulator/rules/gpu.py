@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.arch import WARP
+from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.memory import first_of, name_threads
@@ -99,6 +99,14 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
             code="T415",
             sides=(first_of(c, op, active & partial[:, :, None], "reaches it"),),
         )
+
+
+def whole_warpgroups(c: Cohort) -> Bools:
+    """Which warps, [groups, warps], have come with all four of their warpgroup."""
+    warps = np.broadcast_to(c.warps, c.shape[:2])
+    group = c.blocks[:, None] * WARP + warps // WARPGROUP_WARPS
+    _, which, count = np.unique(group, return_inverse=True, return_counts=True)
+    return (count[which] == WARPGROUP_WARPS).reshape(warps.shape)
 
 
 @rule(async_copy.Wait, barriers.GridDependency, tma.Prefetch, tma.MapPrefetch)

@@ -17,6 +17,7 @@ from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.native.dot import add_terms
+from tiledsl.backends.emulator.rules.gpu import whole_warpgroups
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
     held_matrices,
@@ -47,10 +48,7 @@ class _WholeWarpgroups(Condition):
     gathers = True
 
     def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
-        warps = np.broadcast_to(c.warps, c.shape[:2])
-        group = c.blocks[:, None] * WARP + warps // WARPGROUP_WARPS
-        _, which, count = np.unique(group, return_inverse=True, return_counts=True)
-        return (count[which] == WARPGROUP_WARPS).reshape(warps.shape)
+        return whole_warpgroups(c)
 
     def passed(self, c: Cohort, op: Op, *values: Any) -> None:
         require_full_warps(c, op)

@@ -45,6 +45,27 @@ class Meeting:
         self.left[places] = 0
 
 
+class NamedRounds:
+    """Of named barriers [blocks, numbers, warps]: the count at which each warp has arrived, 0 if it has not, in the
+    round that goes on, `arrived`, and in the one before, `before`."""
+
+    def __init__(self, clocks: Clocks, blocks: int) -> None:
+        self.clocks = clocks
+        self.arrived, self.before = (np.zeros((blocks, NAMED_BARRIERS, clocks.warps), np.int32) for _ in range(2))
+
+    def arrive(self, rows: Ints, numbers: Ints, warps: Ints) -> tuple[int, int] | None:
+        """Warps arrive, one an entry. Gives the first one that does not know that the round before has ended, since it
+        does not know of all who arrived in it, with one of those."""
+        known = self.clocks.known[rows, warps, self.clocks.ranks[rows], : self.clocks.warps]
+        late = np.argwhere(known < self.before[rows, numbers])
+        self.arrived[rows, numbers, warps] = self.clocks.now(rows, warps)
+        return (int(late[0, 0]), int(late[0, 1])) if len(late) else None
+
+    def end(self, rows: Ints, numbers: Ints) -> None:
+        self.before[rows, numbers] = self.arrived[rows, numbers]
+        self.arrived[rows, numbers] = 0
+
+
 class View:
     """Clocks, one an entry: its count of the agent `id` (see `Clocks.ids`) is ``flat[start + id]``."""
 

@@ -19,12 +19,13 @@ from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
 from tiledsl.backends.emulator.sanitizer.checks import LastWrites
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting, NamedRounds
 from tiledsl.backends.emulator.sanitizer.global_memory import GlobalHistory, GlobalShadow
 from tiledsl.backends.emulator.sanitizer.global_shadow import uses_of
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
+from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
@@ -86,6 +87,7 @@ class _Blocks(Hook):
         self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits)
         self.memory = SharedHistory(self.cells, clocks, count, kernel.simple)
         self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers)
+        self.named_rounds = NamedRounds(clocks, count)
         self.globals = GlobalHistory(shadow, clocks, clusters, first, count)
         self.atomics = AtomicOrder(clocks, first, shadow.published) if kernel.atomics else None
         self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
@@ -189,9 +191,29 @@ class _Blocks(Hook):
         if sync.kind == "mbarrier":
             self.mbarriers.arrive(sync, None if sync.commits is None else self.work.commit(sync))
         else:
+            if sync.kind == "named":
+                self.require_next_round(sync, rows)
             meeting, places = self.meeting(sync.kind, rows, sync.places)
             clocks.release(meeting, places, rows, sync.warps)
             clocks.sync(rows, sync.warps)
+
+    def require_next_round(self, sync: Sync, rows: Ints) -> None:
+        """Under no schedule may an arrival at a named barrier count in the round before."""
+        late = self.named_rounds.arrive(rows, sync.places, sync.warps)
+        if late is None:
+            return
+        at, other = late
+        launch, block, warp = self.cells.launch, int(sync.blocks[at]), int(sync.warps[at])
+        side = launch.side(sync.op, "arrives", block, warp=warp)
+        before = "itself" if other == warp else f"warp {other}"
+        raise HazardError(
+            f"{side.who} arrives at barrier {sync.places[at]}, and nothing orders that behind the end of the round "
+            f"before, in which {before} arrived: it may count in that one",
+            sync.op.loc,
+            "let it wait for a round before it arrives for the next one, or use another number",
+            code="T418",
+            sides=(side, launch.side(sync.op, "arrived", block, warp=other)),
+        )
 
     def on_complete(self, kind: SyncKind, homes: Ints, places: Ints) -> None:
         rows = homes - self.first
@@ -201,6 +223,7 @@ class _Blocks(Hook):
         meeting, at = self.meeting(kind, rows, places)
         if kind == "named":
             meeting.kept[at] = 0
+            self.named_rounds.end(*at)
         meeting.end(*at)
 
     def on_acquire(self, sync: Sync) -> None:

@@ -1,0 +1,93 @@
+"""The tables: what became of the mutants, by kernel, by operator and by kind of op, and those that nothing found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.report import table
+from benchmarks.report import write as write_results
+from tests.mutation.reviewed import REASONS, Reason
+from tests.mutation.runner import CAUGHT, OUTCOMES, Mutant, Result
+
+__all__ = ["report"]
+
+Results = list[tuple[Mutant, Result]]
+COLUMNS = *OUTCOMES[:-2], "reviewed", "miss"
+"""reviewed: no fault, by a reason that a person gave. miss: all others that survived or were not reached."""
+
+
+def report(results: Results, counts: dict[str, int], most: int, unmutated: str, *, write: bool) -> None:
+    """counts: of all mutants of each subject. unmutated: what the kernels did as they are."""
+    columns = [_column(mutant, result) for mutant, result in results]
+    caught = sum(column in CAUGHT for column in columns)
+    faults = sum(column not in ("equivalent", "reviewed") for column in columns)
+    title = f"Proof by mutation: {caught} of {faults} faults in the gallery found"
+    every = (
+        "all" if most >= max(counts.values(), default=0) else f"at most {most} places (4 x {most} of ops that order)"
+    )
+    text = "\n\n".join(
+        [
+            f"{len(results)} mutants of {sum(counts.values())}: of those that are alike, {every}. {unmutated}",
+            _by("kernel", results, columns, lambda mutant: mutant.subject),
+            _by("operator", results, columns, lambda mutant: mutant.by),
+            _by("op", results, columns, lambda mutant: mutant.op),
+            _classes(results),
+            _reviewed(results),
+            _missed(results, columns),
+        ]
+    )
+    if write:
+        write_results("mutation", title, text, {"results": _rows(results, columns)})
+    else:
+        print(f"{title}\n\n{text}")
+
+
+def _column(mutant: Mutant, result: Result) -> str:
+    if result.outcome not in ("survived", "not reached"):
+        return result.outcome
+    reason = _reason(mutant) if result.outcome == "survived" else None
+    return "reviewed" if reason is not None and not reason.miss else "miss"
+
+
+def _reason(mutant: Mutant) -> Reason | None:
+    return next((reason for reason in REASONS if reason.fits(mutant)), None)
+
+
+def _by(name: str, results: Results, columns: list[str], of: Callable[[Mutant], str]) -> str:
+    found: dict[str, Counter[str]] = {}
+    for (mutant, _), column in zip(results, columns, strict=True):
+        found.setdefault(of(mutant), Counter())[column] += 1
+    names = [*found] if name == "kernel" else sorted(found)
+    rows: list[list[Any]] = [[each, found[each].total(), *(found[each][c] for c in COLUMNS)] for each in names]
+    rows.append(["all", len(results), *(columns.count(c) for c in COLUMNS)])
+    return table([name, "mutants", *COLUMNS], rows)
+
+
+def _classes(results: Results) -> str:
+    found = Counter(result.detail for _, result in results if result.outcome == "equivalent")
+    return table(["equivalents, by the rule that proves it", "mutants"], found.most_common())
+
+
+def _reviewed(results: Results) -> str:
+    """By reason. One that nothing needs is shown, too: it is to be deleted where all mutants ran."""
+    left = [m for m, r in results if r.outcome == "survived"]
+    found = Counter(id(reason) for reason in map(_reason, left) if reason is not None)
+    rows = [[f"{'miss: ' * reason.miss}{reason.text}", found[id(reason)]] for reason in REASONS]
+    return table(["reviewed reason", "mutants"], rows)
+
+
+def _missed(results: Results, columns: list[str]) -> str:
+    left = [(m, r) for (m, r), column in zip(results, columns, strict=True) if column == "miss"]
+    lines = [f"- {r.outcome}: {m.subject}, {m.stage}, `{m.op}` at {m.line}, {m.by}: {m.what}" for m, r in left]
+    return "\n".join(["Missed:", "", *(lines or ["- none"])])
+
+
+def _rows(results: Results, columns: list[str]) -> list[str]:
+    """How many mutants of a kernel, a kind of op and an operator became what."""
+    found = Counter(
+        (m.subject, m.stage, m.op, m.by, column, r.detail[:4] if column == "finding" else "")
+        for (m, r), column in zip(results, columns, strict=True)
+    )
+    return [" | ".join([*key, str(count)]) for key, count in found.items()]

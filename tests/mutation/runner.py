@@ -1,0 +1,296 @@
+"""Makes mutants and runs each in a process of its own, which may hang or take too much memory."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any, Literal
+from unittest import mock
+
+from tests.mutation.equivalent import why_equivalent
+from tests.mutation.operators import Change, map_changes
+from tests.mutation.subjects import Built, Run, built, differences
+from tests.mutation.table import MUTATORS
+from tiledsl.arch import target_named
+from tiledsl.backends.emulator import Prepared, launch
+from tiledsl.backends.emulator.coverage import entries
+from tiledsl.errors import CompileError, EmulatorError, TileError, VerifyError
+from tiledsl.findings import INCOMPLETE, OWN_FAULT
+from tiledsl.ir.core import OPS, Kernel, Op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.pipeline import run_pipeline
+
+__all__ = ["CAUGHT", "OUTCOMES", "Mutant", "Result", "mutants_of", "outcome_of", "run_apart", "sampled", "unmutated"]
+
+Stage = Literal["written", "lowered"]
+
+CAUGHT = "finding", "deadlock", "refused", "wrong result", "other error", "no end"
+OUTCOMES = *CAUGHT, "equivalent", "survived", "not reached"
+"""finding: of the check, but deadlocks and waits without end. refused: by the verifier or a pass. no end: stopped by
+the limit of steps, or by the clock. not reached: no input executes the op, so that the mutant is a miss."""
+
+MEMORY = 6 << 30
+"""Bytes of address space of a process."""
+PATIENCE = 40.0
+"""Seconds until a process is ended."""
+STEPS = 20_000
+"""Iterations of loops until a run is stopped: some times as many as the longest unmutated one has."""
+SEEDS = 1, 2
+"""Other schedules, for those of ops that order, or begin asynchronous work, which the usual one does not show."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The `change`-th change by the `operator`-th operator of the kind of op number `at` of a subject, at a stage; of
+    tensor map number -1 - `at`.
+
+    `by`: the name of the operator. `what`: the change in words. `line`: of the op."""
+
+    subject: str
+    stage: Stage
+    at: int
+    op: str
+    operator: int
+    change: int
+    by: str
+    what: str
+    line: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.subject}/{self.stage}/{self.at}/{self.op}/{self.by}/{self.what}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """`detail`: the code and text of the finding, the class of an equivalent. `seconds`: of the mutant's process."""
+
+    outcome: str
+    detail: str = ""
+    seconds: float = 0.0
+
+
+# -- mutants ---------------------------------------------------------------------------------------
+
+
+def _kernel(made: Built, stage: Stage) -> Kernel:
+    return made.written if stage == "written" else made.lowered
+
+
+def _mutated_at(op: Op, stage: Stage) -> bool:
+    """Each op at thread level, and those that are none there."""
+    return stage == "lowered" or op.level == "tile"
+
+
+def mutants_of(name: str) -> Iterator[Mutant]:
+    """All mutants of a subject."""
+    stages: tuple[Stage, ...] = ("written", "lowered")
+    for stage in stages:
+        for at, op in enumerate(_kernel(built(name), stage).walk()):
+            if not _mutated_at(op, stage):
+                continue
+            line = f"{os.path.basename(op.loc.file)}:{op.loc.line}"
+            for number, operator in enumerate(MUTATORS.get(op.name, ())):
+                for count, change in enumerate(operator.changes(op)):
+                    yield Mutant(name, stage, at, op.name, number, count, operator.name, change.what, line)
+    lowered = built(name).lowered
+    for number in range(len(lowered.tensor_maps)):
+        for count, (by, change) in enumerate(map_changes(lowered, number)):
+            yield Mutant(name, "lowered", -1 - number, "tensor map", 0, count, by, change.what, lowered.name)
+
+
+def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
+    """Of like mutants, which differ in the place of the op alone, at most so many, of as many lines as can be: the
+    first ones, the last ones. Four times as many of what orders, or begins asynchronous work. Nothing is left to
+    chance: equal kernels give equal samples."""
+    alike: dict[tuple[Any, ...], dict[str, list[Mutant]]] = {}
+    for each in mutants:
+        key = each.stage, each.op, each.operator, each.change
+        alike.setdefault(key, {}).setdefault(each.line, []).append(each)
+    found: list[Mutant] = []
+    for (_, op, *_), lines in alike.items():
+        room = most * 4 if op in OPS and "sync" in OPS[op].effects else most
+        left = [[*each] for each in lines.values()]
+        chosen: list[Mutant] = []
+        for turn in range(room):
+            for each in left:
+                if each and len(chosen) < room:
+                    chosen.append(each.pop(0 if turn % 2 == 0 else -1))
+        found += chosen
+    return found
+
+
+# -- one mutant ------------------------------------------------------------------------------------
+
+
+def _change(kernel: Kernel, mutant: Mutant) -> tuple[Op | None, Change]:
+    """The op, and the change of it, which is not made."""
+    if mutant.at < 0:
+        return None, [*map_changes(kernel, -1 - mutant.at)][mutant.change][1]
+    op = next(op for at, op in enumerate(kernel.walk()) if at == mutant.at)
+    return op, [*MUTATORS[op.name][mutant.operator].changes(op)][mutant.change]
+
+
+def _lowered(made: Built, kernel: Kernel, stage: Stage) -> Kernel:
+    verify(kernel)
+    if stage == "lowered":
+        return kernel
+    limit = target_named(made.arch).shared_per_block
+    return run_pipeline(kernel, shared_limit=limit, target=made.arch, bounds=True)
+
+
+def outcome_of(mutant: Mutant) -> Result:
+    """What becomes of a mutant, in this process."""
+    made = built(mutant.subject)
+    kernel = _kernel(made, mutant.stage).clone()
+    _change(kernel, mutant)[1].make()
+    try:
+        kernel = _lowered(made, kernel, mutant.stage)
+        prepared = Prepared(kernel)
+    except (CompileError, VerifyError) as error:
+        return Result("refused", error.message)
+    for run in made.runs:
+        if found := _found(made, prepared, run, None):
+            return found
+    if why := why_equivalent(made, kernel, *_change(_kernel(made, mutant.stage), mutant)):
+        return Result("equivalent", why)
+    if not is_reached(mutant):
+        return Result("not reached")
+    if mutant.op in OPS and "sync" in OPS[mutant.op].effects:
+        for seed in SEEDS:
+            if found := _found(made, prepared, made.runs[0], seed):
+                return replace(found, detail=f"seed {seed}: {found.detail}")
+    return Result("survived")
+
+
+def unmutated(name: str, seeds: int) -> tuple[int, list[str]]:
+    """Runs of a subject as it is: under every input, and under the first one by seeds. How many, and what they show."""
+    made = built(name)
+    prepared = Prepared(made.lowered)
+    runs = [(run, None) for run in made.runs] + [(made.runs[0], seed) for seed in range(1, seeds)]
+    found = [_found(made, prepared, run, seed) for run, seed in runs]
+    return len(runs), [f"{name}: {each.detail}" for each in found if each is not None]
+
+
+def _found(made: Built, prepared: Prepared, run: Run, seed: int | None) -> Result | None:
+    """What a run shows of a fault; None for nothing."""
+    arguments = run.arguments()
+    try:
+        prepared.run(arguments, options=run.options(made.subject, max_steps=STEPS, seed=seed))
+    except EmulatorError as error:
+        return Result(_kind(error.finding.code), f"{error.finding.code}: {error.message}")
+    except TileError as error:
+        return Result("other error", str(error))
+    wrong = differences(run, arguments)
+    return Result("wrong result", wrong) if wrong else None
+
+
+def _kind(code: str) -> str:
+    if code in ("T401", "T403"):
+        return "deadlock"
+    if code == "T402":
+        return "no end"
+    return "other error" if code in (*INCOMPLETE, *OWN_FAULT) else "finding"
+
+
+# -- what runs -------------------------------------------------------------------------------------
+
+
+@cache
+def _executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
+    """The blocks of the lowered subject that some input enters, and the places of their ops."""
+    made = built(name)
+    prepared, ran = Prepared(made.lowered), set[int]()
+
+    def keep(regions: Any, entered: set[int]) -> list[Any]:
+        ran.update(entered)
+        return []
+
+    with mock.patch.object(launch, "not_run", keep):
+        for run in made.runs:
+            prepared.run(run.arguments(), options=run.options(made.subject, max_steps=STEPS))
+    ops = [instr.op for entry, instr in entries(prepared.program) if entry in {0, *ran}]
+    return frozenset(op.parent for op in ops), frozenset(str(op.loc) for op in ops)
+
+
+def is_reached(mutant: Mutant) -> bool:
+    """Does an input execute the op? Of one that the passes take apart: anything at its place."""
+    if mutant.at < 0:
+        return True
+    blocks, places = _executed(mutant.subject)
+    op = [*_kernel(built(mutant.subject), mutant.stage).walk()][mutant.at]
+    return op.parent in blocks if mutant.stage == "lowered" else str(op.loc) in places
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+@cache
+def _ready(name: str) -> None:
+    """Builds a subject for the processes to come. They need not look for garbage in what they share."""
+    built(name)
+    gc.collect()
+    gc.freeze()
+
+
+def run_apart(mutant: Mutant) -> Result:
+    """`outcome_of` in a process of its own. The subject is built here, once for all of its mutants."""
+    _ready(mutant.subject)
+    sys.stdout.flush()
+    start = time.monotonic()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _answer(mutant, write)
+    os.close(write)
+    text = _text(read, start + PATIENCE)
+    if text is None:
+        os.kill(child, signal.SIGKILL)
+    os.close(read)
+    os.waitpid(child, 0)
+    seconds = time.monotonic() - start
+    if text is None:
+        return Result("no end", f"stopped after {PATIENCE:.0f} seconds", seconds)
+    if not text:
+        return Result("other error", "the process died", seconds)
+    return Result(**{**json.loads(text), "seconds": seconds})
+
+
+def _text(read: int, until: float) -> str | None:
+    """All that comes through the pipe; None if it is still open at this time."""
+    found = b""
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return None
+        more = os.read(read, 1 << 16)
+        if not more:
+            return found.decode()
+        found += more
+
+
+def _answer(mutant: Mutant, write: int) -> None:
+    """The child: never returns."""
+    gc.disable()
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            result = outcome_of(mutant)
+        except Exception:
+            result = Result("other error", traceback.format_exc()[-500:])
+        with os.fdopen(write, "w") as file:
+            json.dump(asdict(result), file)
+    finally:
+        os._exit(0)

@@ -1,0 +1,279 @@
+"""The kernels that are mutated, with inputs that reach as much of them as they can.
+
+All numbers are small integers, so that every sum is exact in whatever order: a result is right if its bits are those
+of the exact product. Rows are padded with NaN, by a different amount in A, B and C; with beta = 0 the old C is NaN,
+with alpha = 0 all of A and B.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tiledsl.arch import target_named
+from tiledsl.backends.emulator import Options
+from tiledsl.compilation.lowering import lower
+from tiledsl.ir.core import Kernel
+from tiledsl.passes.pipeline import run_pipeline
+from tiledsl.runtime.arrays import host_array
+from tiledsl.runtime.dispatch import EMULATED_ARCH
+from tiledsl.signatures.signature import Specialization
+from tiledsl.signatures.specialize import specialize
+
+__all__ = ["SUBJECTS", "Built", "Input", "Subject", "built", "differences"]
+
+GEMM = Path(__file__).parents[2] / "examples" / "gemm"
+Array = Any
+
+
+@dataclass(frozen=True)
+class Input:
+    """One run: C = alpha A B + beta C of m x n x k. Scalars of None are not given."""
+
+    m: int
+    n: int
+    k: int
+    alpha: float | None = None
+    beta: float | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel of the gallery with the consts that are mutated. `inputs`: run in this order until one of them shows
+    the fault. `processors`: of the emulated GPU, few, so that a persistent block has several tiles. `pad`: elements
+    that the rows of C, A, B are longer."""
+
+    name: str
+    kernel: str
+    consts: Mapping[str, Any]
+    inputs: tuple[Input, ...]
+    operand: str = "bf16"
+    result: str = "bf16"
+    processors: int = 2
+    pad: tuple[int, int, int] = (8, 16, 24)
+
+
+DTYPES: dict[str, Any] = {
+    "f32": np.float32,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+}
+
+
+def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Input, ...]:
+    """Of a kernel that computes C = A B: whole tiles of m x n x k and parts of more, whole ones, parts of one with more
+    terms than rows or columns and with few terms, an empty sum. edge: so many columns more, and terms; with odd ones no
+    vector fits the edge, and the kernel is the general one."""
+    columns, terms = edge
+    some = Input(7, columns, k + terms), Input(7, columns, terms if terms % 4 == 0 else 1)
+    return Input(m + 1, n + columns, k + terms), Input(m, n, k), *some, Input(m, n, 0)
+
+
+def _scaled(m: int, n: int, k: int, edge: tuple[int, int]) -> tuple[Input, ...]:
+    """The same of C = alpha A B + beta C, with the old C and without."""
+    edges, whole, part, few, empty = _plain(m, n, k, edge)
+    return (
+        replace(edges, alpha=0.5, beta=-1.5),
+        replace(whole, alpha=1.0, beta=0.0),
+        replace(part, alpha=1.0, beta=0.0),
+        replace(few, alpha=1.0, beta=0.0),
+        replace(part, alpha=0.0, beta=2.0),
+        replace(empty, alpha=1.0, beta=2.0),
+    )
+
+
+def _fp32(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> Subject:
+    edge = (5, 27) if "any rows" in label else (4, 28)  # without vectors of 16 bytes, and with
+    inputs = (_plain if name in ("naive", "shared_tiled") else _scaled)(m, n, k, edge)
+    return Subject(label or name, name, consts, inputs, "f32", "f32", pad=(4, 8, 12))
+
+
+def _mma(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> Subject:
+    return Subject(label or name, name, consts, _scaled(m, n, k, (8, 24)), processors=1)
+
+
+def _hopper(
+    name: str, m: int, n: int, k: int, label: str = "", processors: int = 2, columns: int = 5, **consts: Any
+) -> Subject:
+    """columns: more than whole tiles have; a kernel that stores C by TMA has whole vectors."""
+    return Subject(label or name, name, consts, _plain(m, n, k, (columns, 59)), processors=processors)
+
+
+SMALL: dict[str, Any] = {"BM": 64, "BN": 64}
+HALVES: dict[str, Any] = {"BM": 128, "BN": 64, "STAGES": 2}
+STAGED: dict[str, Any] = {
+    "BM": 32, "BN": 32, "BK": 32, "WARP_TILE": (32, 32), "SLICES": 4, "SCHEDULE": "staged", "GROUP": 2
+}  # fmt: skip
+ANEW: dict[str, Any] = {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew", "GROUP": 2}
+_ALL = [
+    _fp32("naive", 16, 32, 8),
+    _fp32("shared_tiled", 16, 32, 32, T=16),
+    _fp32("coarsen_1d", 64, 64, 32),
+    _fp32("coarsen_2d", 128, 128, 32),
+    _fp32("vectorized", 128, 128, 32),
+    _fp32("maxas_64", 64, 64, 32),
+    _fp32("maxas_256", 128, 128, 32),
+    _fp32("double_buffered", 128, 128, 32),
+    _fp32("double_buffered", 128, 128, 32, "double_buffered, any rows"),
+    _fp32("staged_epilogue", 128, 128, 32),
+    _fp32("ffma_order", 128, 128, 32),
+    _fp32("fastest", 64, 32, 96, "fastest, staged", **STAGED),
+    _fp32("fastest", 128, 64, 96, "fastest, anew", **ANEW),
+    _mma("mma_blocking", 128, 128, 64),
+    _mma("mma_async", 128, 128, 128),
+    _mma("mma_in_flight", 128, 128, 192),
+    _mma("mma_staged", 128, 128, 128),
+    _mma("mma_pipelined", 128, 128, 192),
+    _mma("mma_fastest", 128, 128, 192, GROUP=2, **SMALL, BK=32, STAGES=3, WARPS=(2, 2)),
+    _mma("mma_fastest", 128, 64, 256, "mma_fastest, TMA", GROUP=2, **SMALL, BK=64, STAGES=2, WARPS=(2, 2), TMA=True),
+    _hopper("hopper_tma", 64, 64, 128, **SMALL),
+    _hopper("hopper_ring", 64, 64, 512, **SMALL, STAGES=3),
+    _hopper("hopper_roles", 128, 64, 320, **HALVES),
+    _hopper("hopper_persistent", 256, 64, 192, GROUP=2, **HALVES),
+    _hopper("hopper_persistent", 256, 128, 192, "hopper_persistent, cluster", 4, GROUP=2, **HALVES, CLUSTER=(2, 1)),
+    _hopper("hopper_store", 256, 128, 192, columns=8, GROUP=2, **{**HALVES, "BN": 128}),
+    _hopper("hopper_pingpong", 192, 64, 192, columns=8, GROUP=2, **SMALL, STAGES=2, OUT=1),
+    _hopper("hopper_fastest", 256, 192, 192, columns=8, GROUP=2, **{**HALVES, "BN": 192}),
+    _hopper("hopper_fastest", 256, 256, 192, "hopper_fastest, cluster", 8, 8, GROUP=2, **HALVES, CLUSTER=(2, 2)),
+    Subject(
+        "hopper_fastest, add",
+        "hopper_fastest",
+        {**SMALL, "STAGES": 2, "INSTANCES": 2, "ADD_C": True, "GROUP": 2},
+        (Input(199, 133, 195, 0.5, -1.5), Input(192, 128, 192, 1.0, 2.0), Input(199, 133, 0, 1.0, 2.0)),
+    ),
+    Subject("hopper_scaled", "hopper_scaled", {"STAGES": 2}, (Input(135, 133, 640),), "e4m3", pad=(8, 16, 32)),
+]
+SUBJECTS = {subject.name: subject for subject in _ALL}
+
+
+@dataclass
+class Built:
+    """A subject, compiled. `written`: as the frontend makes it; `lowered`: as the emulator runs it."""
+
+    subject: Subject
+    written: Kernel
+    lowered: Kernel
+    runs: tuple[Run, ...]
+    arch: str
+
+
+@dataclass
+class Run:
+    """`given`: by parameter; `expected`: of C, bit for bit, with all of the memory around it."""
+
+    given: dict[str, Any]
+    expected: Array
+
+    def arguments(self) -> dict[str, Any]:
+        """Fresh ones: a kernel writes C, and a wrong one anything."""
+        return {name: _copied(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()}
+
+    def options(self, subject: Subject, **options: Any) -> Options:
+        return Options(checks=True, processors=subject.processors, **options)
+
+
+@cache
+def built(name: str) -> Built:
+    subject = SUBJECTS[name]
+    if str(GEMM) not in sys.path:
+        sys.path.insert(0, str(GEMM))
+    kernel = getattr(import_module(subject.kernel), subject.kernel)
+    specs, runs = list[Any](), list[Run]()
+    for each in subject.inputs:
+        given, expected = _arrays(subject, each)
+        values = kernel.dispatcher.launcher.bind((), {**given, **subject.consts})
+        arguments = kernel.dispatcher.arguments(values, "emulator")
+        specs.append(specialize(kernel.signature, arguments.arrays, arguments.consts).spec)
+        hosts = {n: None if info is None else host_array(info) for n, info in arguments.arrays.items()}
+        runs.append(Run({**hosts, **arguments.scalars}, expected))
+    assert len({*map(_general, specs)}) == 1, f"the inputs of {name} are of several specialisations"
+    found: list[Kernel] = []
+
+    def keep(stage: str, kernel: Kernel) -> None:
+        if stage == "tile":
+            found.append(kernel.clone())
+
+    arch = kernel.signature.arch or EMULATED_ARCH
+    lower(kernel.signature, specs[0], arch, observe=keep, bounds=True, until="canonicalize")
+    limit = target_named(arch).shared_per_block
+    lowered = run_pipeline(found[0].clone(), shared_limit=limit, target=arch, bounds=True)
+    return Built(subject, found[0], lowered, tuple(runs), arch)
+
+
+def _general(spec: Specialization) -> Any:
+    """Without what is known of rows: code for rows of any length takes those of whole vectors, too."""
+    tensors = [(name, tensor and replace(tensor, whole=False)) for name, tensor in spec.tensors]
+    return replace(spec, tensors=tuple(tensors))
+
+
+def differences(run: Run, arguments: Mapping[str, Any]) -> str:
+    """What is not as it should be after a run, or "". The rows' padding counts, too."""
+    if _around(arguments["C"]).tobytes() != run.expected.tobytes():
+        return "C is wrong"
+    return next((f"{n} is written" for n in "AB" if not _same(arguments[n], run.given[n])), "")
+
+
+def _same(a: Array, b: Array) -> bool:
+    return _around(a).tobytes() == _around(b).tobytes()
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def _padded(values: Array, pad: int) -> Array:
+    """The same values in rows that end with NaN: so much longer, after whole 32 bytes."""
+    columns, whole = values.shape[-1], 32 // values.itemsize
+    memory = np.full((*values.shape[:-1], -(-columns // whole) * whole + pad), np.nan, values.dtype)
+    memory[..., :columns] = values
+    return memory[..., :columns]
+
+
+def _around(array: Array) -> Array:
+    """The memory that a padded array is a part of."""
+    return array if array.base is None else array.base
+
+
+def _copied(array: Array) -> Array:
+    """A copy of an array with all of its memory."""
+    if array.base is None:
+        return array.copy()
+    memory = array.base.copy()
+    return np.ndarray(array.shape, array.dtype, memory, 0, array.strides)
+
+
+def _arrays(subject: Subject, given: Input) -> tuple[dict[str, Any], Array]:
+    """Arguments by name, and what C becomes with the memory around it."""
+    rng = np.random.default_rng(0)
+    m, n, k = given.m, given.n, given.k
+    operand, result = DTYPES[subject.operand], DTYPES[subject.result]
+    batches = (2,) if subject.kernel in ("fastest", "hopper_fastest") else ()
+    A, B, old = (rng.integers(-3, 4, (*batches, *each)).astype(np.float64) for each in ((m, k), (k, n), (m, n)))
+    alpha, beta = (1.0 if given.alpha is None else given.alpha), given.beta or 0.0
+    exact = alpha * (A @ B) + beta * old
+    arrays: dict[str, Any] = {"A": A.astype(operand), "B": B.astype(operand)}
+    arrays["C"] = (old if beta else np.full_like(old, np.nan)).astype(result)
+    more: dict[str, Any] = {}
+    if subject.kernel == "hopper_scaled":
+        arrays["B"] = np.ascontiguousarray(arrays["B"].T)
+        rows = np.exp2(rng.integers(-1, 2, (m, k // 128)))
+        blocks = np.exp2(rng.integers(-1, 2, (-(-n // 128), k // 128)))
+        more = {"scale_a": rows.astype(np.float32), "scale_b": blocks.astype(np.float32)}
+        parts = (slice(at, at + 128) for at in range(0, k, 128))
+        columns = blocks[np.arange(n) // 128]
+        exact = sum(A[:, part] @ B[part] * rows[:, at, None] * columns[None, :, at] for at, part in enumerate(parts))
+    if alpha == 0:
+        arrays |= {name: np.full_like(arrays[name], np.nan) for name in "AB"}
+    pads = dict(zip("CAB", subject.pad, strict=True))
+    arrays = {name: _padded(array, pads[name]) for name, array in arrays.items()}
+    expected = _around(_copied(arrays["C"]))
+    expected[..., :n] = np.asarray(exact).astype(result)
+    scalars = {name: value for name, value in (("alpha", given.alpha), ("beta", given.beta)) if value is not None}
+    return {**arrays, **more, **scalars}, expected

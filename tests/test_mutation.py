@@ -1,0 +1,108 @@
+"""Every kind of op has mutators, or a reason to have none; and a small sample of planted faults is found.
+
+``make mutate`` plants them all.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutation.places import apart
+from tests.mutation.reviewed import MOST, REASONS
+from tests.mutation.runner import mutants_of, run_apart, sampled, unmutated
+from tests.mutation.subjects import built
+from tests.mutation.table import MUTATORS, NOT_CHANGED, NOT_MUTATED
+from tiledsl import frontend
+from tiledsl.backends import emulator
+from tiledsl.ir.core import OPS
+
+assert frontend and emulator  # they define the ops
+
+
+def test_every_kind_of_op_has_mutators_or_a_reason() -> None:
+    assert not MUTATORS.keys() & NOT_MUTATED.keys()
+    assert MUTATORS.keys() | NOT_MUTATED.keys() == OPS.keys()
+    assert all(MUTATORS.values()) and all(NOT_MUTATED.values())
+
+
+def test_every_attribute_is_changed_or_has_a_reason() -> None:
+    left: set[str] = set()
+    used: set[str] = set()
+    for name, operators in MUTATORS.items():
+        changed = {attribute for operator in operators for attribute in operator.attributes}
+        assert changed <= OPS[name].attributes.keys(), f"{name} has no {changed - OPS[name].attributes.keys()}"
+        for attribute in OPS[name].attributes.keys() - changed:
+            reasons = {attribute, f"{name}.{attribute}"} & NOT_CHANGED.keys()
+            used |= reasons
+            left |= {f"{name}.{attribute}"} if not reasons else set()
+    assert not left, "no operator changes these, and no reason is given"
+    assert used == NOT_CHANGED.keys(), "reasons for attributes that there are not, or that are changed"
+
+
+# -- a sample of faults ----------------------------------------------------------------------------
+
+Fault = tuple[str, str, str, str, str]
+"""A subject, a kind of op, an operator, the change (its beginning), and what becomes of the first such mutant."""
+
+SAMPLE: list[Fault] = [
+    ("shared_tiled", "gpu.barrier", "delete", "", "finding: T101"),
+    ("shared_tiled", "gpu.barrier", "move_later", "", "finding: T101"),
+    ("shared_tiled", "mem.store", "delete", "", "finding: T201"),
+    ("naive", "arith.lt", "shift", "operand 1", "finding: T501"),
+    ("naive", "control.for", "shift", "operand 0", "wrong result: C is wrong"),
+    ("naive", "mem.store", "delete", "", "wrong result: C is wrong"),
+    ("naive", "tile.dim", "off_by_one", "axis 1 -> 2", "refused: "),
+    ("hopper_tma", "mbarrier.init", "off_by_one", "count 1 -> 2", "deadlock: T401"),
+    ("hopper_tma", "mbarrier.expect_tx", "off_by_one", "bytes 16384 -> 16400", "deadlock: T401"),
+    ("hopper_tma", "mbarrier.wait", "delete", "", "finding: T106"),
+    ("hopper_tma", "fence.mbarrier_init", "delete", "", "finding: T408"),
+    ("hopper_tma", "wgmma.fence", "delete", "", "finding: T306"),
+    ("hopper_tma", "wgmma.commit_group", "delete", "", "finding: T107"),
+    ("hopper_tma", "ptx.wgmma_wait", "delete", "", "finding: T107"),
+    ("hopper_tma", "ptx.wgmma_descriptor", "off_by_one", "swizzle", "wrong result: C is wrong"),
+    ("hopper_tma", "tensor map", "other_value", "swizzle 128 -> 0", "wrong result: C is wrong"),
+    ("hopper_roles", "ring.release", "delete", "", "refused: "),
+    ("hopper_roles", "mbarrier.arrive", "delete", "", "deadlock: T401"),
+    ("hopper_ring", "ptx.wgmma_wait", "off_by_one", "pending 1 -> 0", "equivalent: a stronger wait"),
+]
+
+
+def test_the_sample_as_it_stands() -> None:
+    """The kernels themselves: nothing is found."""
+    for name in dict.fromkeys(fault[0] for fault in SAMPLE):
+        assert unmutated(name, 1)[1] == []
+
+
+@pytest.mark.parametrize("fault", SAMPLE, ids=" ".join)
+def test_a_fault_is_found(fault: Fault) -> None:
+    name, op, by, what, expected = fault
+    mutants = (m for m in mutants_of(name) if (m.op, m.by) == (op, by) and m.what.startswith(what))
+    result = run_apart(next(mutants))
+    assert f"{result.outcome}: {result.detail}".startswith(expected)
+
+
+# -- the parts -------------------------------------------------------------------------------------
+
+
+def test_a_move_is_past_what_the_op_has_to_do_with() -> None:
+    ops = [*built("shared_tiled").lowered.walk()]
+    barrier = next(op for op in ops if op.name == "gpu.barrier")
+    loads = {op.operands[0].type.space: op for op in ops if op.name == "mem.load"}  # pyright: ignore
+    assert apart(barrier, loads["global"]), "nothing writes A and B"
+    assert not apart(barrier, loads["shared"])
+    assert not apart(barrier, barrier)
+    assert apart(loads["global"], loads["shared"])
+
+
+def test_a_sample_has_each_kind_of_fault() -> None:
+    mutants = [*mutants_of("hopper_tma")]
+    chosen = sampled(iter(mutants), 1)
+    assert len(chosen) < len(mutants)
+    kinds = {(m.stage, m.op, m.operator, m.change) for m in mutants}
+    assert {(m.stage, m.op, m.operator, m.change) for m in chosen} == kinds
+    assert {*sampled(iter(mutants), len(mutants))} == {*mutants}
+
+
+def test_there_are_few_reviewed_reasons() -> None:
+    assert len(REASONS) <= MOST
+    assert all(reason.text for reason in REASONS)
