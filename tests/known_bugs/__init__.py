@@ -3,3 +3,16 @@
 `PUBLIC`: bugs of shipped kernels, with the thread that reports them. `TEXTBOOK`: the racy and race-free pairs on which
 verifiers of GPU programs are usually compared. A comment ``# found: T101`` stands at the line of the finding.
 """
+
+from known_bugs import async_copies, barriers, between_blocks, products, within_blocks
+from known_bugs.case import Case
+
+__all__ = ["PUBLIC", "Case"]
+
+PUBLIC = [
+    *async_copies.CASES,
+    *products.CASES,
+    *barriers.CASES,
+    *within_blocks.CASES,
+    *between_blocks.CASES,
+]
