@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import known_bugs
 from benchmarks.compare_library import compare, started, summary
 from benchmarks.compare_ptx import Code, differences, without_locations
 from benchmarks.gallery import chosen_consts
@@ -190,3 +191,20 @@ def test_a_worker_that_fails_ends_the_run(tmp_path: Path) -> None:
         worker.process.kill()
         with pytest.raises(SystemExit, match="before: it ended"):
             worker.answer()
+
+
+def test_a_tool_that_finds_hangs_or_fails_says_so(tmp_path: Path) -> None:
+    tool = tmp_path / "sanitizer"
+    for script, said in (("exit 0", "clean"), ("exit 99", "errors"), ("exit 1", "fails"), ("sleep 60", "hangs")):
+        tool.write_text(f"#!/bin/sh\necho looked\n{script}\n")
+        tool.chmod(0o755)
+        found = known_bugs.measured(str(tool), "tree_of_sums", False, "racecheck", 0.5)
+        assert (found["verdict"], found["text"]) == (said, "looked\n")
+    assert 0.5 <= found["seconds"] < 30
+
+
+def test_the_table_of_known_bugs_has_both_verdicts() -> None:
+    done = {("tree_of_sums", False, "racecheck"): {"verdict": "errors", "seconds": 2.0}}
+    (_, _, row) = known_bugs.tabled(done, ["tree_of_sums"]).splitlines()
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert (cells[:2], cells[-4], cells[-1]) == (["`tree_of_sums`", "T101"], "errors", "2.0")
