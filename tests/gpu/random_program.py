@@ -1,45 +1,70 @@
 """Random programs give the same bits on the GPU as on the emulator.
 
-``PYTHONPATH=. python tests/gpu/random_program.py 0 100``: the first seed and how many. A program runs on the GPU
-only after the emulator's checks passed it.
+``PYTHONPATH=. python tests/gpu/random_program.py statements 0 100``: what kind, the first seed and how many. A program
+runs on the GPU only after the emulator's checks passed it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import raw_launch
 
 from tests.property.random_kernels import random_case, same_bits
+from tests.property.random_matrices import random_matrices
 from tiledsl.backends import emulator
 from tiledsl.errors import CompileErrors
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.pipeline import run_pipeline
 
 
-def main(first: int, count: int) -> int:
-    wrong = 0
+def statements(seed: int) -> str | None:
+    """What differs, or None where the program is not compiled: by chance, it has a loop that polls."""
+    case = random_case(seed, 10 + seed % 30)
+    tile_level = print_kernel(case.kernel)
+    try:
+        kernel = run_pipeline(case.kernel)
+    except CompileErrors as refused:
+        if "the loop waits for another thread" not in str(refused):
+            raise
+        return None
+    expected, got = case.arguments(), case.arguments()
+    emulator.run(kernel.clone(), expected, options=emulator.Options(checks=True))
+    raw_launch.run(kernel, got)
+    bad = [n for n, a in got.items() if isinstance(a, np.ndarray) and not same_bits(a, expected[n])]
+    return "".join(f"{n}:\n{expected[n]}\n{got[n]}\n" for n in bad) and f"{tile_level}\n{bad} differ"
+
+
+def products(seed: int) -> str:
+    case = random_matrices(seed)
+    *operands, result = case.arrays
+    expected = np.zeros_like(result)
+    case.kernel.check(*operands, expected, **case.consts)
+    case.kernel(*operands, result, **case.consts)
+    if same_bits(result, expected):
+        return ""
+    places = np.argwhere(result.view(f"u{result.itemsize}") != expected.view(f"u{result.itemsize}"))
+    i, j = places[0]
+    return f"{case}\n{len(places)} elements differ; at {i}, {j} {result[i, j]!r}, expected {expected[i, j]!r}"
+
+
+KINDS: dict[str, Callable[[int], str | None]] = {"statements": statements, "products": products}
+
+
+def main(kind: str, first: int, count: int) -> int:
+    wrong = refused = 0
     for seed in range(first, first + count):
-        case = random_case(seed, 10 + seed % 30)
-        tile_level = print_kernel(case.kernel)
-        try:
-            kernel = run_pipeline(case.kernel)
-        except CompileErrors as refused:
-            if "the loop waits for another thread" not in str(refused):
-                raise
-            continue  # by chance, a loop that polls
-        expected, got = case.arguments(), case.arguments()
-        emulator.run(kernel.clone(), expected, options=emulator.Options(checks=True))
-        raw_launch.run(kernel, got)
-        bad = [n for n, a in got.items() if isinstance(a, np.ndarray) and not same_bits(a, expected[n])]
-        if bad:
+        found = KINDS[kind](seed)
+        refused += found is None
+        if found:
             wrong += 1
-            print(f"seed {seed}: {', '.join(bad)} differ\n{tile_level}")
-            print(*(f"{n}:\n{expected[n]}\n{got[n]}" for n in bad), sep="\n")
+            print(f"seed {seed}: {found}")
+    print(f"{count - refused} ran, {wrong} differ")
     print("done")
     return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(int(sys.argv[1]), int(sys.argv[2])), 100))
+    sys.exit(min(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), 100))

@@ -11,6 +11,8 @@ pytestmark = pytest.mark.gpu
 COUNT = 200
 
 
+@pytest.mark.parametrize("kind", ["statements", "products"])
 @pytest.mark.parametrize("part", range(3))
-def test_random_programs(part: int) -> None:
-    run_program("random_program.py", str(part * COUNT), str(COUNT))
+def test_random_programs(kind: str, part: int) -> None:
+    """`python -m benchmarks.random_programs` runs many more."""
+    run_program("random_program.py", kind, str(part * COUNT), str(COUNT))

@@ -52,8 +52,8 @@ def arrival_in_place_of_a_wait(X: Global[f32, N], Y: Global[f32, N], *, ROUNDS: 
             ptx.named_barrier(2, threads=64)
     else:
         for _ in range(ROUNDS):
-            ptx.named_barrier(1, threads=64, wait=False)  # found: T414
-            ptx.named_barrier(2, threads=64, wait=SAFE)  # found: T414
+            ptx.named_barrier(1, threads=64, wait=False)  # found: T414, T418
+            ptx.named_barrier(2, threads=64, wait=SAFE)
 
 
 @tile_kernel(arch="sm_90a")

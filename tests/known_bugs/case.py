@@ -18,7 +18,7 @@ __all__ = ["REFUSED", "Case", "counters", "ones"]
 REFUSED = "refused"
 """In place of a code: the compiler does not accept the bug."""
 
-_MARK = re.compile(r"# (?:found: (T\d+)|(refused))$")
+_MARK = re.compile(r"# (?:found: (T\d+(?:, T\d+)*)|(refused))$")
 
 
 def ones(*shape: int) -> NDArray[np.float32]:
@@ -61,10 +61,10 @@ class Case:
 
     @cached_property
     def expected(self) -> set[tuple[str, int]]:
-        """What stands at the kernel's lines: ``# found: T101`` or ``# refused``."""
+        """What stands at the kernel's lines: ``# found: T101, T201`` or ``# refused``."""
         lines, first = inspect.getsourcelines(self.kernel.fn)
         marks = ((_MARK.search(line.rstrip()), first + i) for i, line in enumerate(lines))
-        return {(mark[1] or REFUSED, line) for mark, line in marks if mark}
+        return {(code, line) for mark, line in marks if mark for code in (mark[1] or REFUSED).split(", ")}
 
     @property
     def codes(self) -> str:

@@ -24,6 +24,7 @@ from tiledsl import frontend
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator import Options
 from tiledsl.errors import HazardError
+from tiledsl.inspect.loading import load_module
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import mem
 from tiledsl.ir.parser import parse_kernel
@@ -130,6 +131,13 @@ CASES: dict[str, Case] = {
         ring=[("wgmma.wait", RELEASED)],
         thread=[("ptx.wgmma_wait", RELEASED)],
     ),
+    "int4": Case(
+        "hopper_int4",
+        {"STAGES": 2},
+        (16, 64, 640),
+        ring=[("wgmma.wait", RELEASED)],
+        thread=[("ptx.wgmma_wait", RELEASED)],
+    ),
     "mma": Case(
         "mma_fastest",
         {**SMALL, "BK": 64, "STAGES": 2, "WARPS": (2, 2), "TMA": True},
@@ -168,6 +176,10 @@ def called(name: str) -> Called:
     if case.name == "hopper_split":
         arrays |= {n: np.ascontiguousarray(np.stack([arrays[n].T if n == "B" else arrays[n]] * 3)) for n in "AB"}
         arrays["C"] = arrays["C"].astype(np.float32)
+    if case.name == "hopper_int4":
+        q = rng.integers(0, 16, (k, n), np.uint8)
+        file = load_module(GEMM / "hopper_int4.py")
+        arrays = {"W": file.packed(q), "X": arrays["A"], "C": arrays["C"], "scales": np.ones((k // 128, n), np.float32)}
     if case.unaligned:
         arrays["C"] = np.pad(arrays["C"], ((0, 0), (0, 1)))[:, :-1]
     if case.name == "hopper_fastest":  # it takes batches
@@ -244,6 +256,6 @@ def test_the_count_of_clusters_needs_its_order_and_scope(attribute: str, weaker:
 def test_kernels_of_the_gallery_with_rings_or_roles_are_all_here() -> None:
     texts = (*GEMM.glob("*.py"), *LIBRARY.glob("*.py"))
     files = {p.stem for p in texts if any(word in p.read_text() for word in (" Ring(", " role(", "mbarrier"))}
-    library = {"hopper": "hopper_fastest", "split_k": "hopper_fastest", "mma": "mma_fastest"}
+    library = {"hopper": "hopper_fastest", "split_k": "hopper_fastest", "mma": "mma_fastest", "int4": "hopper_int4"}
     apart = {"grouped", "grouped_call"}  # one text more with the ring, the roles and the stores of `hopper_fastest`
     assert {library.get(name, name) for name in files - apart} == {case.name for case in CASES.values()}

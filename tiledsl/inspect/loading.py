@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import extract_tb
 from types import FunctionType, ModuleType
@@ -13,6 +14,14 @@ from typing import Any, Literal, get_args, get_origin
 from tiledsl.errors import TileError, UsageError
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import REQUIRED
+
+
+class _Source(SourceFileLoader):
+    """Without bytecode: Python takes it for that of a file that was written within the same second, with as many
+    bytes."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def load_module(path: Path) -> ModuleType:
@@ -27,7 +36,8 @@ def load_module(path: Path) -> ModuleType:
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
-    spec = importlib.util.spec_from_file_location(module_name(path), path.resolve())
+    name, file = module_name(path), path.resolve()
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Source(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
