@@ -571,6 +571,55 @@ def planes_have_the_bits_of_the_emulator() -> None:
         assert torch.equal(found.cpu().view(torch.int32), expected.view(torch.int32)), name
 
 
+def residues_have_the_bits_of_the_emulator() -> None:
+    """f32 and f64, in every order, batches; numbers that are not finite, huge and tiny; alpha, beta and a bias."""
+    import torch
+
+    for name, dtype, bits in (("i8x8", torch.float32, torch.int32), ("i8x15", torch.float64, torch.int64)):
+        tiny = 2.0**-130 if dtype is torch.float32 else 2.0**-1030
+
+        def same(A: Any, B: Any, *more: Any, name: str = name, bits: Any = bits) -> bool:
+            left, right = A.cpu(), B.cpu()
+            found = gemm(A, B, *more, precision=name)
+            on_host = [x.cpu() if isinstance(x, torch.Tensor) else x for x in more[1:]]
+            before = None if not more or more[0] is None else more[0].new_ones(more[0].shape, device="cpu")
+            expected = torch.empty_like(found, device="cpu") if before is None else before
+            gemm(left, right, expected, *on_host, precision=name, device="emulator")
+            return torch.equal(found.cpu().view(bits), expected.view(bits))
+
+        for m, n, k in ((96, 200, 640), (5, 300, 1000), (257, 130, 400), (1, 1, 1), (130, 64, 3000)):
+            torch.manual_seed(m)
+            A, B = (torch.randn(shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n)))
+            for special in (False, True):
+                if special and m > 64:
+                    A[1, 0], A[2, -1], A[3], A[4] = float("inf"), float("nan"), A[3] * tiny, 0
+                    A[6] *= 2.0**100
+                    B[:, 7] *= 2.0**100
+                    B[:, 8] *= tiny
+                for left, right in ((A, B), (A.T.contiguous().T, B.T.contiguous().T)):
+                    assert same(left, right), (name, m, n, k, special)
+            C = torch.ones(m, n, device="cuda", dtype=dtype)
+            bias = torch.arange(n, device="cuda").float() if name == "i8x8" else None
+            assert same(A, B, C, 0.3, -1.7, bias), (name, m, n, k)
+        A, B = (torch.randn(shape, device="cuda", dtype=dtype) for shape in ((3, 100, 70), (3, 70, 56)))
+        assert same(A, B) and same(A, B[:1]), name
+
+
+def residues_are_accurate() -> None:
+    """No further from the product than sums of the same dtype are."""
+    import torch
+
+    for name, dtype, unit in (("i8x8", torch.float32, 2.0**-24), ("i8x15", torch.float64, 2.0**-53)):
+        for m, n, k in ((2048, 1024, 4096), (133, 217, 8192), (4096, 2112, 896)):
+            torch.manual_seed(k)
+            A, B = (torch.randn(shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n)))
+            found, plain = gemm(A, B, precision=name), A @ B
+            rows = [x[:8].cpu().numpy().astype("longdouble") for x in (A, B.T)]
+            exact, terms = rows[0] @ rows[1].T, abs(rows[0]) @ abs(rows[1]).T
+            errors = [float((abs(C[:8, :8].cpu().numpy() - exact) / terms).max() / unit) for C in (found, plain)]
+            assert errors[0] <= max(errors[1], 2), (name, m, n, k, errors)
+
+
 def every_tile_of_planes() -> None:
     """Widths, clusters, instances and parts of k, by the emulator's bits."""
     import torch

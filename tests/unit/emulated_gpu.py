@@ -90,6 +90,7 @@ class EmulatedDriver(Driver):
 
 
 WRITTEN = {"pad": ("Y",), "pad_both": ("Y", "W"), "split_both": ("Y", "W"), "scales_of_both": ("S", "R")}
+WRITTEN["residues_of_both"] = "Y", "W", "moduli"
 """What kernels write that are launched before a product."""
 
 

@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "A's dtype": (lambda: {"A": numbers(8, 8, dtype=np.int16)}, "A is i16, which no kernel multiplies"),
     "C's dtype": (lambda: {"C": numbers(8, 8, dtype=np.float64)}, "C is f64; expected one of bf16, f16, f32, e4m3"),
     "out_dtype": (lambda: {"out_dtype": "f32"}, "C is bf16, but out_dtype is f32"),
-    "no dtype": (lambda: {"out_dtype": "f17"}, "the dtype 'f17' is none of f32, f16, bf16"),
+    "no dtype": (lambda: {"out_dtype": "f17"}, "the dtype 'f17' is none of f32, f64, f16, bf16"),
     "not an array": (lambda: {"B": [[1.0]]}, "B is a list; expected an array"),
     "overlap": (overlapping, "C is written, and shares memory with A"),
     "itself": (lambda: {"C": np.broadcast_to(numbers(1, 8), (8, 8))}, "C is written, but read-only"),

@@ -40,7 +40,7 @@ NUMPY: dict[str, Any] = {
     "u8": np.uint8,
     "i32": np.int32,
 }
-PAIRS = [(f.a.name, f.b.name) for f in FORMATS.values() if f.along_k and f.a.name != "f32"]
+PAIRS = [(f.a.name, f.b.name) for f in FORMATS.values() if f.along_k and f.a.name not in ("f32", "f64")]
 """Those of which wgmma reads operands along k only."""
 
 EACH_SIZE = [("tf32", "tf32"), ("e4m3", "e5m2"), ("i8", "u8")]
@@ -424,7 +424,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "f32",
         "f32",
         {"precision": "bf16x9"},
-        "precision is 'bf16x9'; expected None or one of 'tf32', 'bf16x6', 'f16x3', 'promoted'",
+        "precision is 'bf16x9'; expected None or one of 'tf32', 'bf16x6', 'f16x3', 'i8x8', 'i8x15', 'promoted'",
     ),
     "added to what was converted": (
         "i8",

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from tiledsl.gemm.epilogue import add_bias, plain
-from tiledsl.gemm.formats import WHOLE, check_factors
+from tiledsl.gemm.formats import RESIDUES, WHOLE, check_factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
 from tiledsl.gemm.prepared import Prepared, planned, prepare
 from tiledsl.gemm.steps import GRAIN
-from tiledsl.ir.types import F32
+from tiledsl.ir.types import F32, F64
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.dispatch import in_order, launch_stream, place_of
 from tiledsl.runtime.driver import driver
@@ -69,6 +69,9 @@ def gemm(
     sums are added in f32 every 32 or 64 of k. The error of an element is at most 24 + k / 32 units of 2^-24 |A| |B|
     (that of FFMA's: k), of f16x3 51 + k / 64, and besides 2^-39 of the largest element of its row of A, or column of B,
     in each element of these. Rows of A and columns of B with an infinity or a NaN give NaN.
+
+    precision "i8x15", for f64, and "i8x8", for f32, on sm_90a: rows of A and columns of B are rounded to integers of 49
+    to 53 bits, or 22 to 25, whose product is exact (residues.py); k up to 131071. Not finite as above.
 
     scale_a, scale_b: for 8-bit floats, f32 factors of blocks, of any strides: of each row of A and 128 of k, [M, K /
     128], and of 128 of k and 128 columns of B, [K / 128, N / 128], both rounded up, with the batches of A and B. The
@@ -138,7 +141,8 @@ def _call(
     batch_invariant: bool, stream: Any, device: Any, key: Any,
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
-    alpha, beta = (check_scalar(GEMM, ScalarParam(n, F32), v) for n, v in (("alpha", alpha), ("beta", beta)))
+    kind = F64 if precision in RESIDUES else F32
+    alpha, beta = (check_scalar(GEMM, ScalarParam(n, kind), v) for n, v in (("alpha", alpha), ("beta", beta)))
     if bias is not None and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, I32, TF32, DType
+from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
 from tiledsl.layout.wgmma import WGMMA
 from tiledsl.signatures.specialize import argument_error
 
@@ -17,9 +17,11 @@ __all__ = [
     "FORMATS",
     "NAMES",
     "PRECISIONS",
+    "RESIDUES",
     "SPLITS",
     "WHOLE",
     "Format",
+    "Residues",
     "Split",
     "check_factors",
     "format_of",
@@ -49,6 +51,15 @@ class Split(NamedTuple):
         return self.planes * self.depth
 
 
+class Residues(NamedTuple):
+    """A and B of `dtype` as integers, of which 8-bit tensor cores multiply the residues modulo so many numbers."""
+
+    name: str
+    dtype: DType
+    moduli: int
+
+
+RESIDUES = {scheme.name: scheme for scheme in (Residues("i8x8", F32, 8), Residues("i8x15", F64, 15))}
 SPLITS = {split.name: split for split in (Split("bf16x6", BF16, 3, 32), Split("f16x3", F16, 2, 64, scaled=True))}
 """By the names that calls give."""
 
@@ -56,14 +67,14 @@ SPLITS = {split.name: split for split in (Split("bf16x6", BF16, 3, 32), Split("f
 class Format(NamedTuple):
     """a, b: dtypes of A and B. sums: that of the accumulators. results: those that C may have, first the one that it
     has if nothing is said. promoted: the sums of tensor cores are added up in f32 every 128 of k. split: A and B are
-    f32, of which tensor cores multiply the planes."""
+    f32, of which tensor cores multiply the planes, or f32 or f64, of which they multiply residues."""
 
     a: DType
     b: DType
     sums: DType
     results: tuple[DType, ...]
     promoted: bool = False
-    split: Split | None = None
+    split: Split | Residues | None = None
 
     @property
     def bytes(self) -> int:
@@ -91,14 +102,21 @@ def _results(a: DType, sums: DType) -> tuple[DType, ...]:
 
 FORMATS: dict[tuple[str, str], Format] = {
     ("f32", "f32"): Format(F32, F32, F32, (F32,)),
+    ("f64", "f64"): Format(F64, F64, F64, (F64,)),
     **{
         (row.a, row.b): Format(DTYPES[row.a], DTYPES[row.b], DTYPES[row.acc], _results(DTYPES[row.a], DTYPES[row.acc]))
         for row in WGMMA
         if row.acc != "f16"
     },
 }
-"""By the dtypes of A and B: f32 in fp32, and what tensor cores multiply, tf32 for operands of f32 among them."""
-PRECISIONS = {"tf32": (F32,), **dict.fromkeys(SPLITS, (F32,)), "promoted": (E4M3, E5M2)}
+"""By the dtypes of A and B: f32 in fp32, f64 as residues, and what tensor cores multiply, tf32 for operands of f32
+among them."""
+PRECISIONS = {
+    "tf32": (F32,),
+    **dict.fromkeys(SPLITS, (F32,)),
+    **{name: (scheme.dtype,) for name, scheme in RESIDUES.items()},
+    "promoted": (E4M3, E5M2),
+}
 """By the names that calls give, the dtypes of A and B that it is for: products by tensor cores, sums with more bits."""
 CONVERTED = (I32, F32, BF16, F16)
 """What C may be if an epilogue function has converted integer sums."""
@@ -139,7 +157,11 @@ def format_of(
     if found is None:
         message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
         raise argument_error(call, message, "convert one of them")
-    found = found._replace(promoted=scaled or precision == "promoted", split=SPLITS.get(precision or ""))
+    split = SPLITS.get(precision or "") or RESIDUES.get(precision or "")
+    found = found._replace(promoted=scaled or precision == "promoted", split=split)
+    if found.sums == F64 and not found.split:
+        names = " or ".join(repr(scheme.name) for scheme in RESIDUES.values() if scheme.dtype == F64)
+        raise argument_error(call, "A and B are f64, which are multiplied as integers only", f"pass precision={names}")
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
 
 

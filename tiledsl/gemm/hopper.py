@@ -120,11 +120,12 @@ def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int
 def finished(
     x: Fragment[Any],
     to: View[E],
+    batch: index,
     row: index,
     column: index,
     ending: tuple[Any, ...],
 ) -> Fragment[E]:
-    """A part x of the product as it is stored in `to`, which begins at this row and column of C.
+    """A part x of the product as it is stored in `to`, which begins at this row and column of this matrix of C.
 
     ending: alpha, beta, bias, EXCHANGED, ADD_C and EPILOGUE of the kernel.
     """
@@ -134,7 +135,8 @@ def finished(
     if add_c:
         y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
     at, across = coordinates(y)
-    return epilogue(y, bias, row + at if exchanged else column + across).to(to.dtype)
+    of_batch: Any = bias[batch, :] if bias is not None else None
+    return epilogue(y, of_batch, row + at if exchanged else column + across).to(to.dtype)
 
 
 @tile_function
@@ -154,7 +156,7 @@ def store_columns(
     for i in unroll(x.shape[1] // piece):
         n = tile((t.n.start + first) // piece + i, piece)
         to = C[t.batch, t.m, n]
-        y = finished(x.columns(i * piece, piece), to, t.m.start, n.start, ending)
+        y = finished(x.columns(i * piece, piece), to, t.batch, t.m.start, n.start, ending)
         via: Any = room[instance * buffers + i % buffers, :, :]
         if by_tma:
             store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
@@ -182,7 +184,7 @@ def store_share(
                 piece = share + i * count
                 n = tile((t.n.start + first) // wide + piece, wide)
                 y, to = add_up(x, t, gather, sums, piece), C[t.batch, t.m, n]
-                y = finished(y, to, t.m.start, n.start, ending)
+                y = finished(y, to, t.batch, t.m.start, n.start, ending)
                 store(y, to, vec=min(2 * C.dtype.bytes, C.align) if C.unit == 2 else C.dtype.bytes)
 
 
@@ -193,7 +195,7 @@ def hopper_fastest(
     C: Global[E, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
-    bias: Global[f32, Q] | None = None,
+    bias: Global[f32, L, Q] | None = None,
     sums: Global[f32, P, R, J] | None = None,
     done: Global[u32, R] | None = None,
     scale_a: Global[f32, L, M, KBlocks] | None = None,

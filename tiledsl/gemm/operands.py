@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import add_bias
-from tiledsl.gemm.formats import BLOCK, FORMATS, NAMES, Format, Split, format_of
-from tiledsl.ir.types import DTYPES, F32, DType
+from tiledsl.gemm.formats import BLOCK, FORMATS, NAMES, Format, Residues, Split, format_of
+from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe
@@ -49,7 +49,7 @@ class Operands(NamedTuple):
     batch_invariant: bool = False
     promoted: bool = False
     scales: tuple[ArrayInfo, ArrayInfo] | None = None
-    split: Split | None = None
+    split: Split | Residues | None = None
 
     @property
     def format(self) -> Format:
@@ -94,7 +94,8 @@ def described(
         arrays["bias"] = _described_bias(bias, shape[-1])
         if format.sums != F32 and not converts:
             message = f"bias is f32, but the sums of {format} are {format.sums}"
-            raise argument_error(GEMM, message, "add it by an epilogue function: x.to(f32) + bias.get(column)")
+            added = "x + bias.get(column).to(f64)" if format.sums == F64 else "x.to(f32) + bias.get(column)"
+            raise argument_error(GEMM, message, f"add it by an epilogue function: {added}")
     scales = _described_scales(scale_a, scale_b, a.shape, b.shape) if scaled else None
     arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
     _check_memory(arrays)

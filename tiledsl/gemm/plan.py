@@ -18,9 +18,10 @@ from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32, ranked_f32
-from tiledsl.gemm.formats import FORMATS, Format, Split
+from tiledsl.gemm.formats import FORMATS, Format, Residues, Split
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.promoted import SLOTS
+from tiledsl.gemm.residues import LARGEST_K
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
@@ -77,7 +78,7 @@ class Problem(NamedTuple):
     dtype_b: str = ""
     promoted: bool = False
     scaled: bool = False
-    split: Split | None = None
+    split: Split | Residues | None = None
 
     @property
     def format(self) -> Format:
@@ -92,8 +93,8 @@ class Plan(NamedTuple):
     has; they are not in `consts`.
 
     pad_a, pad_b: the operand is first copied to a workspace, in aligned rows; in its own order, or, with along_k, along
-    k, or, with across_k, across it. split: both are copied as planes. exchanged: the product is computed
-    as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
+    k, or, with across_k, across it. split: both are copied as planes, or as residues. exchanged: it is computed as
+    C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
     zero before and after the launch; 0 for none. numbers: integer arguments by name. early: the kernels of this product
     may start before the previous kernel of the stream has ended; they wait for it themselves.
@@ -106,7 +107,7 @@ class Plan(NamedTuple):
     pad_b: bool = False
     along_k: bool = False
     across_k: bool = False
-    split: Split | None = None
+    split: Split | Residues | None = None
     sums: tuple[int, ...] | None = None
     done: int = 0
     numbers: Mapping[str, int] = {}
@@ -116,8 +117,8 @@ class Plan(NamedTuple):
 @cache
 def plan(problem: Problem) -> Plan:
     """How to compute this product. Raises KernelArgumentError if no kernel can."""
-    if problem.split and problem.k:
-        return _by_planes(problem, problem.split)
+    if problem.split and (problem.k or problem.dtype == "f64"):
+        return _by_tensor_cores(problem, problem.split)
     if problem.dtype == "f32":
         return _for_f32(problem)
     # Nothing can be contiguous along a k of 0.
@@ -198,13 +199,21 @@ def _for_wgmma(problem: Problem) -> Plan:
     return by_variant(problem, best(*choice_of(problem)))
 
 
-def _by_planes(problem: Problem, split: Split) -> Plan:
+def _by_tensor_cores(problem: Problem, split: Split | Residues) -> Plan:
     """By `hopper_fastest`, of operands that are split first. The choice is that of 16-bit operands along k, where k has
-    all planes."""
+    all planes, or of i8, where the batch has all residues."""
     if "wgmma" not in TARGETS[problem.arch].features:
         message = f"gemm(): precision is {split.name!r} on {problem.arch}, and only the kernel for wgmma multiplies so"
         raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
-    return planes_by_variant(problem, split, best(*choice_of_planes(problem, split)))
+    if isinstance(split, Split):
+        return planes_by_variant(problem, split, best(*choice_of_planes(problem, split)))
+    if problem.k > LARGEST_K:
+        message = f"gemm(): K is {problem.k}; with precision {split.name!r} it may be {LARGEST_K}"
+        raise KernelArgumentError(f"{message}\n  fix: add up products of parts of K, with beta=1")
+    ordered = {"unit_a": 2, "unit_b": 1, "unit_c": 2, **dict.fromkeys(("tma_a", "tma_b", "tma_c"), True)}
+    plain = {**dict.fromkeys(("apart_a", "apart_b", "add_c"), False), "bias": True, "epilogue": True, "split": None}
+    product = problem._replace(batch=problem.batch * split.moduli, dtype="i8", out="i8", **ordered, **plain)
+    return by_variant(product, best(*choice_of(product)))._replace(split=split)
 
 
 def choice_of_planes(problem: Problem, split: Split) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.plan import plan
 from tiledsl.gemm.steps import Step, Steps, problem_of, steps_of
 from tiledsl.gemm.workspace import graph_zeros, keep_graph_zeros, workspace_of
-from tiledsl.ir.types import F32
+from tiledsl.ir.types import I32
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
@@ -44,7 +44,7 @@ class Prepared:
         self.rest: tuple[Any, ...] = ()
         self.pick: Any = None
         self.like: Any = None
-        self.whole = of.format.sums != F32
+        self.whole = of.format.sums == I32
         if len(self._launches) == 1 and not (steps.room or steps.zeros):
             self.single, self.pick, offsets, _, self.rest = self._launches[0]
             assert offsets is None, "a single launch is of whole arrays"

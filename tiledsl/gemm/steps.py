@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.formats import Split
+from tiledsl.gemm.formats import Residues, Split
 from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.pad import pad, pad_both, padded, width
 from tiledsl.gemm.plan import ALIGNED, Plan, Problem
 from tiledsl.gemm.planes import planes_width, scales_of_both, split_both
+from tiledsl.gemm.residues import CONSTANTS, bits_for, combined, reduced, residues_of_both, residues_width
 from tiledsl.ir.abi import INDEX32_LIMIT
-from tiledsl.ir.types import F32, U8, U32, DType
+from tiledsl.ir.types import F32, I8, U8, U32, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
@@ -63,6 +64,10 @@ class Place(NamedTuple):
         """Matrix `number` of a batch, without an axis for it."""
         at = self.offset + number * self.strides[0] * self.dtype.bytes
         return self._replace(shape=self.shape[1:], strides=self.strides[1:], offset=at)
+
+    def repeated(self, count: int) -> Place:
+        """With an axis in front, along which all is the same."""
+        return self._replace(shape=(count, *self.shape), strides=(0, *self.strides))
 
     def info(self, addresses: Sequence[int], device: int, owner: Any) -> ArrayInfo:
         at = addresses[self.memory] + self.offset
@@ -122,6 +127,10 @@ def _loads_apart(info: ArrayInfo, unit: int) -> bool:
 
 
 class _Builder:
+    a: Place
+    b: Place
+    c: Place
+
     def __init__(self, of: Operands) -> None:
         self.room = 0
         self.steps: list[Step] = []
@@ -181,8 +190,31 @@ class _Builder:
         self.steps.append(Step(split_both, arrays, {"PLANES": split.planes, "DEPTH": split.depth, "EARLY": early}))
         self.a, self.b = planes[0], planes[1].transposed
 
-    def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
-        """The launches of the kernel. Returns the bytes of zeros that they need."""
+    def residues(self, scheme: Residues, plan: Plan, finish: Mapping[str, Any]) -> int:
+        """All launches by residues, as `multiply`. Their rows are aligned, also those of the sums."""
+        (batch, m, k), n, count = self.a.shape, self.c.shape[2], scheme.moduli
+        C, bias, early = self.c, self.bias, {"EARLY": plan.early}
+        found, zeros = {"C": C, **bias}, 0
+        if k:
+            operands, wide = (self.a, self.b.transposed), residues_width(n)
+            scales = [self.take(scheme.dtype, X.shape[:2]) for X in operands]
+            rows = dict(zip("XSZR", (operands[0], scales[0], operands[1], scales[1]), strict=True))
+            self.steps.append(Step(scales_of_both, rows, early, numbers={"bits": bits_for(k, scheme)}))
+            matrices = count * batch
+            parts = [self.take(I8, (matrices, lines, residues_width(k))) for lines in (m, wide)]
+            moduli, sums = self.take(F32, (matrices, len(CONSTANTS[0]))), self.take(I8, (matrices, m, wide))
+            arrays = dict(zip(("X", "Y", "Z", "W"), (operands[0], parts[0], operands[1], parts[1]), strict=True))
+            arrays |= {"scale_x": scales[0], "scale_z": scales[1], "moduli": moduli}
+            self.steps.append(Step(residues_of_both, arrays, {"COUNT": count, **early}))
+            self.a, self.b, self.c, self.bias = parts[0], parts[1].transposed, sums, {"bias": moduli}
+            zeros = self.multiply(plan, {**early, "EXCHANGED": plan.exchanged, "EPILOGUE": reduced}, scaled=False)
+            found |= {"planes": sums, "scale_a": scales[0], "scale_b": scales[1]}
+        kept = {name: value for name, value in finish.items() if name != "EXCHANGED"}
+        self.steps.append(Step(combined, found, {"COUNT": count, **kept}, True))
+        return zeros
+
+    def multiply(self, plan: Plan, finish: Mapping[str, Any], *, scaled: bool = True) -> int:
+        """The launches of the kernel. Returns the bytes of zeros that they need. scaled: by alpha and beta."""
         kernel = plan.kernel
         names = {const.name for const in kernel.signature.consts}
         # Without a const for them, beta is a factor like any other, and exchanged operands have nothing by column.
@@ -205,19 +237,24 @@ class _Builder:
             more["sums"] = self.take(F32, plan.sums)
         if plan.done:
             more["done"] = Place(ZEROS, U32, (plan.done,), (1,))
-        arrays = {"A": a, "B": b, "C": c, **self.bias, **self.scales, **more}
-        self.steps.append(Step(kernel, arrays, consts, True, plan.numbers))
+        ranks = {tensor.name: len(tensor.dims) for tensor in kernel.signature.tensors}
+        bias = {name: X.repeated(c.shape[0]) if len(X.shape) < ranks[name] else X for name, X in self.bias.items()}
+        arrays = {"A": a, "B": b, "C": c, **bias, **self.scales, **more}
+        self.steps.append(Step(kernel, arrays, consts, scaled, plan.numbers))
         return plan.done * U32.bytes
 
 
 def steps_of(of: Operands, problem: Problem, plan: Plan, epilogue: Any) -> Steps:
     """The launches of `plan`. epilogue: None for none."""
     builder = _Builder(of)
+    finish = {"ADD_C": problem.add_c, "EARLY": plan.early, "EXCHANGED": plan.exchanged}
+    finish |= {} if epilogue is None else {"EPILOGUE": epilogue}
+    if isinstance(plan.split, Residues):
+        zeros = builder.residues(plan.split, plan, finish)
+        return Steps(tuple(builder.steps), builder.room, zeros)
     if plan.split:
         builder.split(plan.split, plan.early)
     else:
         builder.pad(plan)
-    finish = {"ADD_C": problem.add_c, "EARLY": plan.early, "EXCHANGED": plan.exchanged}
-    finish |= {} if epilogue is None else {"EPILOGUE": epilogue}
     zeros = builder.multiply(plan, finish)
     return Steps(tuple(builder.steps), builder.room, zeros)
