@@ -53,7 +53,7 @@ def test_every_launch_of_every_shape(built: list[tuple[str, str]]) -> None:
         ({"shapes": [(512, 512)]}, r"the shape \(512, 512\)\n  fix: pass \(m, n, k\)"),
         ({"shapes": [(512, 512, 0)]}, r"the shape \(512, 512, 0\)"),
         ({"layouts": ("NN", "N")}, "the layout 'N'\n  fix: pass some of NN, NT, TN, TT"),
-        ({"dtype": "i16"}, "the dtype 'i16' is none of f32, f16, bf16"),
+        ({"dtype": "i16"}, "the dtype 'i16' is none of f32, f64, f16, bf16"),
         ({"dtype": "i8", "dtype_b": "bf16"}, "A is i8, but B is bf16"),
         ({"dtype": "i8", "out_dtype": "f32"}, "out_dtype is f32; expected one of i32 for A and B of i8"),
     ],
