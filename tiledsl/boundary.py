@@ -8,6 +8,7 @@ detected where they occur, with their own messages.
 from __future__ import annotations
 
 import linecache
+import os
 import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,11 +20,11 @@ from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyEr
 from tiledsl.ir.core import Op
 
 _PACKAGE = Path(__file__).resolve().parent
-_OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
-_STANDARD = ("<frozen ", *(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib")))
-_KERNELS = f"{_PACKAGE}/gemm/"
+_OURS = (f"{_PACKAGE}{os.sep}", f"{_PACKAGE.parent / 'backends'}{os.sep}")
+_STANDARD = ("<frozen ", *(f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib")))
+_KERNELS = f"{_PACKAGE / 'gemm'}{os.sep}"
 """Written in the language, as the user's kernels are: what goes wrong in them is no fault of the compiler."""
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Place = tuple[FrameType, int]
 """A frame, and the line that it was at."""
@@ -94,7 +95,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def is_standard(file: str) -> bool:
-    return file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
+    return file.startswith(_STANDARD) and _INSTALLED.isdisjoint(Path(file).parts)
 
 
 # -- stages ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, Callable, Mapping, overload
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Builds
+from tiledsl.compilation.stages import Unassembled
 from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
@@ -70,6 +71,14 @@ class TileKernel(ByReference):
             target = settings.pop("arch", target)
         return self.builds.compiled(*self.specialized(target, settings))
 
+    def lower(self, target: str | None = None, /, **settings: Any) -> Unassembled:
+        """`compile` up to the PTX: IR and reports need no tool, LLVM IR and PTX llvmlite, and none of them ptxas."""
+        if "arch" not in self._names:
+            target = settings.pop("arch", target)
+        spec, arch = self.specialized(target, settings)
+        target_named(arch)
+        return Unassembled(arch=arch, signature=self.signature, spec=spec, meaning=self.builds.meaning())
+
     def specialized(self, target: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
         """The specialisation that `compile` builds for these settings, and its target."""
         if target is not None and not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -96,8 +105,9 @@ class TileKernel(ByReference):
         return dtype
 
     def explain(self, what: str, target: str | None = None, /, **settings: Any) -> object:
-        """``compile(target, **settings).explain(what)``; "banks", for example. Print the result."""
-        return self.compile(target, **settings).explain(what)
+        """``lower(target, **settings).explain(what)``; "banks", for example. "sass": of `compile`. Print the result."""
+        ask = self.compile if what == "sass" else self.lower
+        return ask(target, **settings).explain(what)
 
     @property
     def _names(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,9 @@ def add_color(parser: argparse.ArgumentParser) -> None:
 
 
 def use_color(arguments: argparse.Namespace) -> bool:
-    """On a terminal alone. (no-color.org: NO_COLOR counts if it is not empty.)"""
-    return sys.stdout.isatty() and not arguments.no_color and not os.environ.get("NO_COLOR")
+    """On a terminal alone, and if pygments is here. (no-color.org: NO_COLOR counts if it is not empty.)"""
+    plain = arguments.no_color or os.environ.get("NO_COLOR") or find_spec("pygments") is None
+    return sys.stdout.isatty() and not plain
 
 
 def print_json(schema: str, **fields: Any) -> None:
