@@ -233,7 +233,7 @@ def test_the_ptx_that_ptxas_refused_is_kept(capsys: pytest.CaptureFixture[str], 
     file = tmp_path / "refused.py"
     file.write_text(REFUSED)
     assert main(["show", f"{file}:refused"]) == 1
-    found = re.search(r"line (\d+) of the PTX: .*; the PTX is in (\S+)\n", capsys.readouterr().err)
+    found = re.search(r"line (\d+) of the PTX: .*; the PTX is in (\S+) \[C706\]\n", capsys.readouterr().err)
     assert found
     kept = Path(found[2])
     assert "frobnicate" in kept.read_text().splitlines()[int(found[1]) - 1]

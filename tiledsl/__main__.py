@@ -31,7 +31,7 @@ COMMANDS = {
     "check": ("tiledsl.inspect.check", "run a kernel on the emulator with its checks"),
     "diff": ("tiledsl.commands.diff", "what differs between two kernels, or a kernel with two settings"),
     "repro": ("tiledsl.commands.repro", "write a standalone script that repeats a compilation or a run"),
-    "error": ("tiledsl.commands.error", "explain what a code of the check means"),
+    "error": ("tiledsl.commands.error", "explain the code of an error or a finding"),
     "opt": ("tiledsl.commands.opt", "run passes on kernels in the textual IR, and print what becomes of them"),
     "bench": ("tiledsl.inspect.bench", "time kernels against cuBLAS and each other, on a GPU"),
     "tune": ("tiledsl.tune.command", "find the fastest consts of a kernel for a product, on a GPU"),

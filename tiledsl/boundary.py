@@ -52,7 +52,7 @@ def python_error(error: Exception, loc: Loc) -> CompileError:
     if last is not None and not is_ours(last[0]):
         return _of_user(error, last, loc)
     fix = "use values for which Python can compute it"
-    return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
+    return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix, code="C111")
 
 
 def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
@@ -62,7 +62,9 @@ def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
     message = f"{function}() raised {type(error).__name__}{text} at {file}:{line} while the kernel was compiled"
     source = linecache.getline(file, line).strip()
     shown = f" (it reads: {source})" if source else ""
-    return CompileError(message, loc, f"correct {function}() in that line{shown}, or call it with other arguments")
+    return CompileError(
+        message, loc, f"correct {function}() in that line{shown}, or call it with other arguments", code="C111"
+    )
 
 
 def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> CompileError:
@@ -70,12 +72,14 @@ def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> Comp
     if isinstance(error, (RecursionError, MemoryError)):
         needed = "stack" if isinstance(error, RecursionError) else "memory"
         fix = "take it apart: assign parts to names, move them to a @tile_function, or unroll less"
-        return CompileError(f"this needs more {needed} than the compiler has{at_stage}", loc, fix)
+        return CompileError(f"this needs more {needed} than the compiler has{at_stage}", loc, fix, code="C110")
     file = last[0].f_code.co_filename.removeprefix(f"{_PACKAGE.parent}/") if last is not None else ""
     at = f" at {file}:{last[1]}" if last is not None else ""
     text = error.message if isinstance(error, VerifyError) else str(error)
     message = f"the compiler failed here{at_stage}: {type(error).__name__}: {text}{at}"
-    return InternalError(message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message")
+    return InternalError(
+        message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message", code="C901"
+    )
 
 
 def _innermost(error: Exception) -> Place | None:

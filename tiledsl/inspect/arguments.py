@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import TARGETS
-from tiledsl.errors import CompileErrors, EmulatorError, LocatedError, TileError, UsageError
+from tiledsl.errors import CompileErrors, LocatedError, TileError, UsageError
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
@@ -66,8 +66,7 @@ def _described(error: TileError) -> dict[str, Any]:
     place: dict[str, Any] | None = None
     if isinstance(error, LocatedError):
         text, fix, place = error.message, error.fix, location(error.loc)
-    code = error.finding.code if isinstance(error, EmulatorError) else ""
-    return {"kind": type(error).__name__, "code": code, "message": text, "fix": fix, "location": place}
+    return {"kind": type(error).__name__, "code": error.code, "message": text, "fix": fix, "location": place}
 
 
 def checked_arch(name: str) -> str:
