@@ -100,7 +100,7 @@ def test_wheels_of_cuda_are_for_linux(wheel: Path) -> None:
         needed = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
     ours = [line for line in needed if "extra ==" not in line]
     everywhere = {re.split(r"[<>=;]", line)[0] for line in ours if "sys_platform" not in line}
-    assert everywhere == {"llvmlite", "numpy", "ml_dtypes", "rich", "pygments"}
+    assert everywhere == {"llvmlite", "numpy", "ml_dtypes", "rich", "pygments", "shtab"}
     assert len(ours) == len(everywhere) + 4 and all('sys_platform == "linux"' in n for n in ours if "cuda" in n)
 
 
