@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from tiledsl import findings, refusals
 from tiledsl.arch import TARGETS
@@ -49,6 +49,5 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage] - argparse has no other way
         yield action
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            subparsers: Any = action.choices  # pyright: ignore[reportUnknownMemberType]
-            for each in subparsers.values():
+            for each in cast(Any, action).choices.values():
                 yield from _actions(each)
