@@ -164,7 +164,9 @@ class AssemblerError(CompileError):
 class KernelArgumentError(TileError):
     """A launch argument has the wrong dtype, rank, size, device, or is missing or unknown."""
 
-    code = "C801"
+    def __init__(self, message: str, *, code: str = "C801") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class DeviceError(TileError):

@@ -100,14 +100,14 @@ class TileKernel(ByReference):
             dtype, variable = self._dtype(name, settings[name]), variables[name]
             if dtypes.setdefault(variable, dtype) != dtype:
                 message = f"{variable} is both {dtypes[variable]} and {dtype}"
-                raise argument_error(self.signature, message, "give each type variable one dtype")
+                raise argument_error(self.signature, message, "give each type variable one dtype", code="C802")
         return assumed(self.signature, dtypes, consts), target or self.signature.arch or gpu_arch() or EMULATED_ARCH
 
     def _dtype(self, name: str, value: Any) -> DType:
         dtype = DTYPES.get(value) if isinstance(value, str) else getattr(value, "ir", value)
         if not isinstance(dtype, DType) or dtype == INDEX:
             fix = f"pass one of {', '.join(t for t in DTYPES if t != 'index')}"
-            raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix)
+            raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix, code="C802")
         return dtype
 
     @short_traceback

@@ -485,11 +485,41 @@ _TABLE = [
     ),
     Kind(
         "C801",
-        "argument of a call",
-        "An array, a scalar or a const of a launch does not fit the kernel's signature.",
-        "pass what the signature says; dimensions with one name are equal",
+        "arguments of a call",
+        "An argument of a launch is missing, unknown, given twice, or of another kind than the signature has.",
+        "call it as its signature says; consts are keyword only",
+        "@tile_kernel\ndef k(X: Global[f32, M]):\n    X[grid(M)] = 0\n    threads(1)\n\n\nk()",
+    ),
+    Kind(
+        "C802",
+        "dtype of an argument",
+        "An array has another dtype than the signature or another argument asks for, or one that cannot be multiplied.",
+        "convert the array",
+        "@tile_kernel\ndef k(X: Global[f32, M]):\n    X[grid(M)] = 0\n    threads(1)\n\n\nk(np.zeros(2))",
+    ),
+    Kind(
+        "C803",
+        "shape of an argument",
+        "An array has another number of axes than the signature, or an extent that differs where the name is the same.",
+        "pass arrays whose extents agree",
         "@tile_kernel\ndef k(X: Global[f32, M]):\n    X[grid(M)] = 0\n    threads(1)\n\n\n"
         "k(np.zeros((2, 2), np.float32))",
+    ),
+    Kind(
+        "C804",
+        "array that cannot be used",
+        "It is no array, lies on another device, overlaps one that is written, is read-only, or TMA cannot address it.",
+        "pass a dense, writable array of its own on the same device",
+        "@tile_kernel\ndef k(X: Global[f32, M], Y: Global[f32, M]):\n    Y[grid(M)] = X[0]\n    threads(1)\n\n\n"
+        'x = np.zeros(4, np.float32)\nk(x, x, device="emulator")',
+    ),
+    Kind(
+        "C805",
+        "value of a scalar or const",
+        "A scalar is out of range or of another type, or a const is none that a kernel can be compiled for.",
+        "pass a value of the declared type; consts are numbers, strings, tuples, dtypes, functions",
+        "@tile_kernel\ndef k(X: Global[f32, M], n: i8):\n    X[grid(M)] = f32(n)\n    threads(1)\n\n\n"
+        "k(np.zeros(2, np.float32), 300)",
     ),
     Kind(
         "C901",

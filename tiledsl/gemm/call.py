@@ -147,7 +147,7 @@ def _call(
     check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:
-        raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out")
+        raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out", code="C804")
     if of.c.empty:
         return of.result
     of = _without_k(of) if alpha == 0 else of
