@@ -206,6 +206,7 @@ def short_traceback(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except TileError as error:
+            __tracebackhide__ = True  # for pytest and IPython
             raise from_outside(error)  # noqa: B904 - the error itself
 
     return call

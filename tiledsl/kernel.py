@@ -58,6 +58,7 @@ class TileKernel(ByReference):
         try:
             self._launch(args, kwargs)
         except TileError as error:
+            __tracebackhide__ = True  # for pytest and IPython
             raise from_outside(error)  # noqa: B904 - the error itself
 
     # -- asking ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
 from tiledsl.gemm.formats import WHOLE, check_factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
@@ -132,6 +133,7 @@ def _layout(x: Any) -> tuple[Any, ...]:
     return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.get_device()
 
 
+@short_traceback
 def _call(
     A: Any, B: Any, C: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any,
     out_dtype: Any, precision: Any, scale_a: Any, scale_b: Any,

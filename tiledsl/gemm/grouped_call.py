@@ -11,6 +11,7 @@ from functools import cache
 from math import gcd
 from typing import Any, NamedTuple
 
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
@@ -36,6 +37,7 @@ EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
 
+@short_traceback
 def grouped_gemm(
     A: Any,
     B: Any,
@@ -58,6 +60,7 @@ def grouped_gemm(
     return _call(_Call("grouped_gemm", False), A, B, offsets, C, alpha, bias, epilogue, device, None)
 
 
+@short_traceback
 def masked_gemm(
     A: Any,
     B: Any,

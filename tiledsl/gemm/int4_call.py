@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.choice import TOGETHER
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped_call import aligned_copy
@@ -54,6 +55,7 @@ class Int4Weights:
         return f"Int4Weights(k={self.k}, n={self.n}, group={self.group}{', zeros' if self.zeros is not None else ''})"
 
 
+@short_traceback
 def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> Int4Weights:
     """Weights of 4 bits in the order in which `int4_gemm` reads them, on the host: once for each matrix.
 
@@ -131,6 +133,7 @@ def _like(other: Any, x: Any) -> Any:
     return x if isinstance(other, np.ndarray) else sys.modules["torch"].from_numpy(x).to(other.device)
 
 
+@short_traceback
 def int4_gemm(
     X: Any,
     W: Int4Weights,

@@ -8,6 +8,7 @@ from typing import Any
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
 from tiledsl.gemm.formats import BLOCK, format_of
 from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
@@ -25,6 +26,7 @@ APART = 1 << 50
 """Between the addresses of arrays that do not exist."""
 
 
+@short_traceback
 def warmup(
     shapes: Iterable[Sequence[int]],
     dtype: Any = "bf16",
