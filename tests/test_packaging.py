@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,41 @@ def test_the_wheel_works_elsewhere(wheel: Path, tmp_path: Path) -> None:
     printed = _run(sys.executable, "-P", "-c", path, cwd=tmp_path)
     assert printed.count(str(tmp_path / "site")) == 2
     assert "sm_90a" in printed
+
+
+# What Python's os lacks on Windows, where there are neither forks nor descriptors of folders.
+WINDOWS_LACKS = ("register_at_fork", "fork", "getuid", "fchmod", "sched_getaffinity", "O_DIRECTORY", "O_NOFOLLOW")
+
+
+def test_what_needs_numpy_and_ml_dtypes_alone(wheel: Path, tmp_path: Path) -> None:
+    """The emulator, the check, IR, reports and layouts give the same with all other packages hidden, and what needs one
+    says so. Not run on macOS or Windows: this is what differs there, on this machine."""
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    script = str(ROOT / "tests" / "unit" / "numpy_alone.py")
+    full, bare = (
+        json.loads(_run(sys.executable, "-P", script, str(site), *hidden, cwd=tmp_path))
+        for hidden in ((), WINDOWS_LACKS)
+    )
+    assert bare["same"] == full["same"]
+    assert full["same"]["check"] == "clean" and "tile.shared_alloc" in full["same"]["tile"]
+    assert full["differs"]["works"]["machine_code"] and full["differs"]["lowered"] == full["differs"]["compiled"] == ""
+    assert bare["differs"]["from"].startswith(str(site))
+    assert bare["differs"]["works"] == {"emulator": True, "machine_code": False, "gpu": False}
+    for message in (bare["differs"]["lowered"], bare["differs"]["compiled"]):
+        assert message.startswith("llvmlite was not found") and "pip install llvmlite" in message
+        assert "The emulator, k.check and k.lower(...).ir() do without it" in message
+
+
+def test_wheels_of_cuda_are_for_linux(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        needed = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
+    ours = [line for line in needed if "extra ==" not in line]
+    everywhere = {re.split(r"[<>=;]", line)[0] for line in ours if "sys_platform" not in line}
+    assert everywhere == {"llvmlite", "numpy", "ml_dtypes", "rich", "pygments", "shtab"}
+    assert len(ours) == len(everywhere) + 4 and all('sys_platform == "linux"' in n for n in ours if "cuda" in n)
 
 
 def test_an_editable_install_is_a_path(source: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tiledsl.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("docs/report.md", "docs/tuning.md", "docs/check.md", "docs/known_bugs.md")
+DOCS = ("docs/report.md", "docs/tuning.md", "docs/check.md", "docs/known_bugs.md", "docs/coming_from.md")
 PAGES = ("README.md", "AGENTS.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *DOCS, "examples/gemm/README.md")
 
 

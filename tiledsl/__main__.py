@@ -31,13 +31,14 @@ COMMANDS = {
     "check": ("tiledsl.inspect.check", "run a kernel on the emulator with its checks"),
     "diff": ("tiledsl.commands.diff", "what differs between two kernels, or a kernel with two settings"),
     "repro": ("tiledsl.commands.repro", "write a standalone script that repeats a compilation or a run"),
-    "error": ("tiledsl.commands.error", "explain what a code of the check means"),
+    "error": ("tiledsl.commands.error", "explain the code of an error or a finding"),
     "opt": ("tiledsl.commands.opt", "run passes on kernels in the textual IR, and print what becomes of them"),
     "bench": ("tiledsl.inspect.bench", "time kernels against cuBLAS and each other, on a GPU"),
     "tune": ("tiledsl.tune.command", "find the fastest consts of a kernel for a product, on a GPU"),
     "choose": ("tiledsl.gemm.chosen", "say how gemm computes a product, and why"),
     "export": ("tiledsl.export.command", "write cubins, a manifest and a C header for programs without Python"),
     "cache": ("tiledsl.commands.cache", "the on-disk cache of compiled kernels"),
+    "completion": ("tiledsl.commands.completion", "print what completes commands and options in bash, zsh or fish"),
 }
 """Module and help of each command."""
 
@@ -85,7 +86,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         try:
             argv = sys.argv[1:] if argv is None else argv
-            arguments = _parser(argv).parse_args(argv)
+            asked = next((argument for argument in argv if not argument.startswith("-")), "")
+            arguments = _parser(asked).parse_args(argv)
             return _run(arguments)
         finally:
             sys.stdout.flush()  # here, where an error can still be reported
@@ -126,21 +128,20 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    """For these arguments: of other commands than the one that is asked for it knows the names."""
+def _parser(*asked: str) -> argparse.ArgumentParser:
+    """Of other commands than those that are asked for it knows the names."""
     about = "Tiled GEMM kernels: look at them, check them, run them."
     parser = _Parser(prog="tiledsl", description=about, epilog=EXIT_CODES, formatter_class=_Help)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit; doctor shows more")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    asked = next((argument for argument in argv if not argument.startswith("-")), "")
     for name, (module, about) in COMMANDS.items():
         command = commands.add_parser(name, help=about, formatter_class=_Help)
-        if name == asked:
+        if name in asked:
             parser.command = name
             handler = import_module(module)
             command.description = handler.__doc__
             handler.add_arguments(command)
-            command.set_defaults(run=handler.run)
+            command.set_defaults(run=handler.run, whole=lambda: _parser(*COMMANDS))
     return parser
 
 

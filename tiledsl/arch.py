@@ -225,7 +225,7 @@ whitepapers of A100 and H100.) Other capabilities have GPUs with different rates
 def target_named(name: str, loc: Loc = UNKNOWN_LOC) -> Target:
     """The target called `name`; CompileError at `loc`, with the possible names, for anything else."""
     if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CompileError(f"no target {name!r}", loc, f"one of {', '.join(TARGETS)}")
+        raise CompileError(f"no target {name!r}", loc, f"one of {', '.join(TARGETS)}", code="C701")
     return TARGETS[name]
 
 
@@ -240,7 +240,9 @@ def require(arch: str, have: Sequence[str], what: str, loc: Loc, instead: str = 
         return
     best = "sm_90a" if "sm_90a" in have else have[0]
     message = f"{what} needs {'one of ' * (len(have) > 1)}{', '.join(have)}, and this is compiled for {arch}"
-    raise CompileError(message, loc, f'write @tile_kernel(arch="{best}")' + (f"; {instead}" if instead else ""))
+    raise CompileError(
+        message, loc, f'write @tile_kernel(arch="{best}")' + (f"; {instead}" if instead else ""), code="C702"
+    )
 
 
 def require_feature(arch: str, feature: str, what: str, loc: Loc) -> None:

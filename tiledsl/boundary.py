@@ -8,6 +8,7 @@ detected where they occur, with their own messages.
 from __future__ import annotations
 
 import linecache
+import os
 import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,11 +20,11 @@ from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyEr
 from tiledsl.ir.core import Op
 
 _PACKAGE = Path(__file__).resolve().parent
-_OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
-_STANDARD = ("<frozen ", *(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib")))
-_KERNELS = f"{_PACKAGE}/gemm/"
+_OURS = (f"{_PACKAGE}{os.sep}", f"{_PACKAGE.parent / 'backends'}{os.sep}")
+_STANDARD = ("<frozen ", *(f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib")))
+_KERNELS = f"{_PACKAGE / 'gemm'}{os.sep}"
 """Written in the language, as the user's kernels are: what goes wrong in them is no fault of the compiler."""
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Place = tuple[FrameType, int]
 """A frame, and the line that it was at."""
@@ -51,7 +52,7 @@ def python_error(error: Exception, loc: Loc) -> CompileError:
     if last is not None and not is_ours(last[0]):
         return _of_user(error, last, loc)
     fix = "use values for which Python can compute it"
-    return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
+    return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix, code="C111")
 
 
 def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
@@ -61,7 +62,9 @@ def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
     message = f"{function}() raised {type(error).__name__}{text} at {file}:{line} while the kernel was compiled"
     source = linecache.getline(file, line).strip()
     shown = f" (it reads: {source})" if source else ""
-    return CompileError(message, loc, f"correct {function}() in that line{shown}, or call it with other arguments")
+    return CompileError(
+        message, loc, f"correct {function}() in that line{shown}, or call it with other arguments", code="C111"
+    )
 
 
 def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> CompileError:
@@ -69,12 +72,14 @@ def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> Comp
     if isinstance(error, (RecursionError, MemoryError)):
         needed = "stack" if isinstance(error, RecursionError) else "memory"
         fix = "take it apart: assign parts to names, move them to a @tile_function, or unroll less"
-        return CompileError(f"this needs more {needed} than the compiler has{at_stage}", loc, fix)
+        return CompileError(f"this needs more {needed} than the compiler has{at_stage}", loc, fix, code="C110")
     file = last[0].f_code.co_filename.removeprefix(f"{_PACKAGE.parent}/") if last is not None else ""
     at = f" at {file}:{last[1]}" if last is not None else ""
     text = error.message if isinstance(error, VerifyError) else str(error)
     message = f"the compiler failed here{at_stage}: {type(error).__name__}: {text}{at}"
-    return InternalError(message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message")
+    return InternalError(
+        message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message", code="C901"
+    )
 
 
 def _innermost(error: Exception) -> Place | None:
@@ -94,7 +99,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def is_standard(file: str) -> bool:
-    return file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
+    return file.startswith(_STANDARD) and _INSTALLED.isdisjoint(Path(file).parts)
 
 
 # -- stages ------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ says what was asked, what was expected, what was got, and how to fix it.
 from __future__ import annotations
 
 import linecache
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, Callable, ClassVar, ParamSpec, TypeVar
 
 __all__ = [
     "UNKNOWN_LOC",
@@ -39,8 +41,13 @@ __all__ = [
     "ToolNotFoundError",
     "UsageError",
     "VerifyError",
+    "from_outside",
     "render_at",
+    "short_traceback",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,12 @@ def render_at(loc: Loc, message: str) -> str:
 
 
 class TileError(Exception):
-    """Base of every error that tiledsl raises on purpose. All of them can be copied and pickled, fields included."""
+    """Base of every error that tiledsl raises on purpose. All of them can be copied and pickled, fields included.
+
+    `code`: what kind of error it is, for ``python -m tiledsl error CODE``; "" for one that says it all.
+    """
+
+    code: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are unpickled by calling the class with `args`, but `__init__` may take other arguments, and a
@@ -97,12 +109,22 @@ class LocatedError(TileError):
         super().__init__(message)
 
     def __str__(self) -> str:
-        text = render_at(self.loc, f"{self.KIND}: {self.message}")
+        return self._shown(self.message)
+
+    def _shown(self, message: str) -> str:
+        text = render_at(self.loc, f"{self.KIND}: {message}")
         return f"{text}\n  fix: {self.fix}" if self.fix else text
 
 
 class CompileError(LocatedError):
-    """One error in a kernel's source."""
+    """One error in a kernel's source. `code`: a row of `tiledsl.refusals`."""
+
+    def __init__(self, message: str, loc: Loc = UNKNOWN_LOC, fix: str = "", *, code: str) -> None:
+        super().__init__(message, loc, fix)
+        self.code = code
+
+    def __str__(self) -> str:
+        return self._shown(f"{self.message} [{self.code}]")
 
 
 class CompileErrors(CompileError):  # noqa: N818 - it is several errors
@@ -113,7 +135,7 @@ class CompileErrors(CompileError):  # noqa: N818 - it is several errors
     def __init__(self, errors: Iterable[CompileError]) -> None:
         self.errors = tuple(errors)[: self.MOST]
         first = self.errors[0]
-        super().__init__(first.message, first.loc, first.fix)
+        super().__init__(first.message, first.loc, first.fix, code=first.code)
 
     def __str__(self) -> str:
         shown = "\n\n".join(str(e) for e in self.errors)
@@ -127,7 +149,7 @@ class InternalError(CompileError):
 class VerifyError(LocatedError):
     """The IR broke one of its invariants: a compiler bug, or hand-written IR that is wrong."""
 
-    KIND = "invalid IR"
+    KIND, code = "invalid IR", "C903"
 
 
 class AssemblerError(CompileError):
@@ -141,6 +163,10 @@ class AssemblerError(CompileError):
 
 class KernelArgumentError(TileError):
     """A launch argument has the wrong dtype, rank, size, device, or is missing or unknown."""
+
+    def __init__(self, message: str, *, code: str = "C801") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class DeviceError(TileError):
@@ -157,6 +183,33 @@ class CacheError(TileError):
 
 class UsageError(TileError):
     """The command line asks for what is not there, or lacks something."""
+
+
+# -- where tiledsl is called ------------------------------------------------------------------------
+
+
+def from_outside(error: TileError) -> TileError:
+    """`error` without the frames of tiledsl, which only its authors read; ``TILEDSL_TRACEBACK=1`` keeps them, and so
+    does a bug of tiledsl."""
+    if os.environ.get("TILEDSL_TRACEBACK") == "1" or isinstance(error, InternalError):
+        return error
+    single = error.errors[0] if isinstance(error, CompileErrors) else error
+    error.__suppress_context__ = not isinstance(single, InternalError)
+    return error.with_traceback(None)
+
+
+def short_traceback(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose errors come without the frames of what it calls."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except TileError as error:
+            __tracebackhide__ = True  # for pytest and IPython
+            raise from_outside(error)  # noqa: B904 - the error itself
+
+    return call
 
 
 # -- findings of the emulator ----------------------------------------------------------------------
@@ -231,6 +284,7 @@ class EmulatorError(LocatedError):
         missing: str = "",
     ) -> None:
         super().__init__(message, loc, fix)
+        self.code = code
         self.finding = Finding(code, message, loc, fix, sides or (Side(loc),), memory, missing)
 
     def __str__(self) -> str:

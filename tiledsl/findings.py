@@ -6,21 +6,11 @@ there; T3xx: asynchronous work; T4xx: barriers; T5xx: what no GPU executes; T9xx
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from tiledsl import refusals
 from tiledsl.errors import UsageError
+from tiledsl.refusals import Kind
 
 __all__ = ["EDGES", "KINDS", "Kind", "explain"]
-
-
-class Kind(NamedTuple):
-    """Of findings: `text` says what they are, `example` is a few lines of a kernel that is wrong."""
-
-    code: str
-    name: str
-    text: str
-    fix: str
-    example: str
 
 
 EDGES = {
@@ -401,14 +391,15 @@ OWN_FAULT = ("T902", "T904")
 
 
 def explain(code: str) -> str:
-    """The text of ``python -m tiledsl error CODE``; without a code, all with their names. Raises UsageError for a code
-    that there is not."""
+    """The text of ``python -m tiledsl error CODE``, also of what is refused before a kernel runs; without a code, all
+    with their names. Raises UsageError for a code that there is not."""
+    kinds = {**refusals.KINDS, **KINDS}
     if not code:
-        return "\n".join(f"{kind.code}  {kind.name}" for kind in _TABLE)
-    kind = KINDS.get(code.upper())
+        return "\n".join(f"{kind.code}  {kind.name}" for kind in kinds.values())
+    kind = kinds.get(code.upper())
     if kind is None:
         raise UsageError(f"there is no error {code}\n  fix: python -m tiledsl error lists all of them")
     lines = [f"{kind.code}: {kind.name}", "", kind.text, "", f"fix: {kind.fix}"]
     if kind.example:
-        lines += ["", "for example", "", *(f"    {line}" for line in kind.example.splitlines())]
+        lines += ["", "for example", "", *(f"    {line}" if line else "" for line in kind.example.splitlines())]
     return "\n".join(lines)

@@ -67,9 +67,10 @@ class _Work:
 
 _work = _Work()
 _owners: WeakSet[Any] = WeakSet()
-os.register_at_fork(
-    before=_work.before_fork, after_in_parent=_work.after_in_parent, after_in_child=_work.after_in_child
-)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(
+        before=_work.before_fork, after_in_parent=_work.after_in_parent, after_in_child=_work.after_in_child
+    )
 
 
 @contextmanager

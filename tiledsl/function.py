@@ -34,7 +34,7 @@ def require_function(fn: Any, decorator: str, loc: Loc) -> None:
     """Raise CompileError at the line of a decorator that is not above a def."""
     if not inspect.isfunction(fn):
         message = f"@{decorator} takes a function, got a {type(fn).__name__}"
-        raise CompileError(message, loc, "put it, once, above a def")
+        raise CompileError(message, loc, "put it, once, above a def", code="C101")
 
 
 class ByReference:

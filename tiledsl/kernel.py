@@ -13,6 +13,8 @@ from typing import Any, Callable, Mapping, overload
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Builds
+from tiledsl.compilation.stages import Unassembled
+from tiledsl.errors import TileError, from_outside, short_traceback
 from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
@@ -53,13 +55,18 @@ class TileKernel(ByReference):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
-        self._launch(args, kwargs)
+        try:
+            self._launch(args, kwargs)
+        except TileError as error:
+            __tracebackhide__ = True  # for pytest and IPython
+            raise from_outside(error)  # noqa: B904 - the error itself
 
     # -- asking ------------------------------------------------------------------------------------------
 
     # A kernel's parameter may have the name of an option below; that name is then the kernel's. So positional arguments
     # of these methods, `self` included, have no names.
 
+    @short_traceback
     def compile(self, target: str | None = None, /, **settings: Any) -> Compiled:
         """Build without arguments: row-major, 16-byte aligned, 32-bit-safe sizes, optional tensors present.
 
@@ -69,6 +76,15 @@ class TileKernel(ByReference):
         if "arch" not in self._names:
             target = settings.pop("arch", target)
         return self.builds.compiled(*self.specialized(target, settings))
+
+    @short_traceback
+    def lower(self, target: str | None = None, /, **settings: Any) -> Unassembled:
+        """`compile` up to the PTX: IR and reports need no tool, LLVM IR and PTX llvmlite, and none of them ptxas."""
+        if "arch" not in self._names:
+            target = settings.pop("arch", target)
+        spec, arch = self.specialized(target, settings)
+        target_named(arch)
+        return Unassembled(arch=arch, signature=self.signature, spec=spec, meaning=self.builds.meaning())
 
     def specialized(self, target: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
         """The specialisation that `compile` builds for these settings, and its target."""
@@ -85,19 +101,21 @@ class TileKernel(ByReference):
             dtype, variable = self._dtype(name, settings[name]), variables[name]
             if dtypes.setdefault(variable, dtype) != dtype:
                 message = f"{variable} is both {dtypes[variable]} and {dtype}"
-                raise argument_error(self.signature, message, "give each type variable one dtype")
+                raise argument_error(self.signature, message, "give each type variable one dtype", code="C802")
         return assumed(self.signature, dtypes, consts), target or self.signature.arch or gpu_arch() or EMULATED_ARCH
 
     def _dtype(self, name: str, value: Any) -> DType:
         dtype = DTYPES.get(value) if isinstance(value, str) else getattr(value, "ir", value)
         if not isinstance(dtype, DType) or dtype == INDEX:
             fix = f"pass one of {', '.join(t for t in DTYPES if t != 'index')}"
-            raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix)
+            raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix, code="C802")
         return dtype
 
+    @short_traceback
     def explain(self, what: str, target: str | None = None, /, **settings: Any) -> object:
-        """``compile(target, **settings).explain(what)``; "banks", for example. Print the result."""
-        return self.compile(target, **settings).explain(what)
+        """``lower(target, **settings).explain(what)``; "banks", for example. "sass": of `compile`. Print the result."""
+        ask = self.compile if what == "sass" else self.lower
+        return ask(target, **settings).explain(what)
 
     @property
     def _names(self) -> frozenset[str]:
@@ -108,6 +126,7 @@ class TileKernel(ByReference):
         """Take a method's options out of the keywords of its call, except those that are the kernel's arguments."""
         return [default if name in self._names else kwargs.pop(name, default) for name, default in defaults.items()]
 
+    @short_traceback
     def verify(self, reference: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Verification:
         """Run the kernel and ``reference(*args)`` on copies of the arguments and compare each element.
 
@@ -122,6 +141,7 @@ class TileKernel(ByReference):
         options = self._options(kwargs, bound=0.0, exact=False, device=None)
         return verify(self.dispatcher, reference, self._bind(args, kwargs), *options)
 
+    @short_traceback
     def time(self, /, *args: Any, **kwargs: Any) -> Timing:
         """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a warm-up.
 
@@ -134,11 +154,13 @@ class TileKernel(ByReference):
     def trace(self, block: int | tuple[int, ...] = 0, thread: int | tuple[int, ...] = 0) -> Callable[..., Any]:
         """``k.trace(block=(0, 0), thread=(3, 1))(A, B, C)``: run on the emulator and return that thread's trace."""
 
+        @short_traceback
         def run(*args: Any, **kwargs: Any) -> Any:
             return self._emulated(args, kwargs, trace=(block, thread)).trace
 
         return run
 
+    @short_traceback
     def check(self, /, *args: Any, **kwargs: Any) -> CheckResult:
         """Run with the emulator's checks. Raises HazardError for a race, a read of memory that was never written or
         was last written through another tile, and a use of data that an asynchronous copy has not delivered.
@@ -184,6 +206,7 @@ def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
     if arch != "":
         target_named(arch, loc)
 
+    @short_traceback
     def decorate(function: Any) -> TileKernel:
         require_function(function, "tile_kernel", loc)
         return TileKernel(read_signature(function, arch, names))

@@ -143,7 +143,7 @@ def _fake_into(
         message = (
             f"C has the shape {tuple(C.shape)}; expected {tuple(shape)} for A {tuple(A.shape)}, B {tuple(B.shape)}"
         )
-        raise argument_error(GEMM, message, "pass C of that shape")
+        raise argument_error(GEMM, message, "pass C of that shape", code="C803")
     _check_result(A, C)
 
 
@@ -152,17 +152,17 @@ def _checked_shape(A: Any, B: Any, bias: Any) -> list[Any]:
     does, so that the errors of a compiled function are found when it is compiled."""
     if not (A.dim() in (2, 3) and B.dim() in (2, 3)):
         message = f"A has the shape {tuple(A.shape)} and B {tuple(B.shape)}; expected two axes, or three with a batch"
-        raise argument_error(GEMM, message, "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]")
+        raise argument_error(GEMM, message, "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]", code="C803")
     if A.shape[-1] != B.shape[-2]:
         message = f"K is {A.shape[-1]} in A, of shape {tuple(A.shape)}, but {B.shape[-2]} in B, of {tuple(B.shape)}"
-        raise argument_error(GEMM, message, "pass [M, K] and [K, N]; a transposed view will do")
+        raise argument_error(GEMM, message, "pass [M, K] and [K, N]; a transposed view will do", code="C803")
     if A.dtype != B.dtype or _name(A.dtype) not in FLOATS:
         message = f"A is {A.dtype} and B {B.dtype}; expected one of {', '.join(FLOATS)} for both"
-        raise argument_error(GEMM, message, "convert A and B")
+        raise argument_error(GEMM, message, "convert A and B", code="C802")
     n = B.shape[-1]
     if bias is not None and (bias.dtype != torch.float32 or bias.dim() != 1 or bias.shape[0] != n):
         message = f"bias is {bias.dtype} of shape {tuple(bias.shape)}; expected f32 of shape ({n},)"
-        raise argument_error(GEMM, message, "convert it")
+        raise argument_error(GEMM, message, "convert it", code="C803")
     return [*torch.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], n]
 
 
@@ -170,7 +170,7 @@ def _check_result(A: Any, C: Any) -> None:
     allowed = ("f32",) if _name(A.dtype) == "f32" else FLOATS
     if _name(C.dtype) not in allowed:
         message = f"the result is {C.dtype}; expected one of {', '.join(allowed)} for A of {A.dtype}"
-        raise argument_error(GEMM, message, "pass another out_dtype, or C of such a dtype")
+        raise argument_error(GEMM, message, "pass another out_dtype, or C of such a dtype", code="C802")
 
 
 def _name(dtype: Any) -> str:

@@ -63,18 +63,18 @@ def assemble(
         code, output, cubin = _run(ptx, target, level, lambda: None)
     lines = PtxLines(ptx)
     if code:
-        raise _failed(*_refusal(output, lines, target, name), ptx, name)
+        raise _failed(*_refusal(output, lines, target, name), ptx, name, "C706")
     if remark := REMARK.search(output):
         text = remark[0].strip()
         found = LINE.search(text)
         loc = lines.location(int(found[1])) if found else lines.first()
         message = f"ptxas made a remark that means a slow or altered kernel: {text}"
-        raise _failed(message, loc, REGISTERS if "setmaxnreg" in text else ACCUMULATORS, ptx, name)
+        raise _failed(message, loc, REGISTERS if "setmaxnreg" in text else ACCUMULATORS, ptx, name, "C707")
     usage = parse_usage(output, name)
     if usage["stack"] and not usage["spill_stores"]:  # spills have their own place in Resources
         message = f"kernel {name} has a stack frame of {usage['stack']} bytes a thread"
         fix = "index fragments with compile-time values only, and keep inline PTX free of local memory"
-        raise _failed(message, lines.first(), fix, ptx, name)
+        raise _failed(message, lines.first(), fix, ptx, name, "C707")
     return Assembled(cubin, ptx, usage)
 
 
@@ -120,15 +120,15 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": LARGE_PAGES + (f":{given}" if given else "")}
 
 
-def _failed(message: str, loc: Loc, fix: str, ptx: str, name: str) -> AssemblerError:
+def _failed(message: str, loc: Loc, fix: str, ptx: str, name: str, code: str) -> AssemblerError:
     """The error, which names the file where the PTX can be read."""
     try:
         handle, path = tempfile.mkstemp(prefix=f"tiledsl-{name}-", suffix=".ptx")
     except OSError:  # no space, or no folder for it: the error itself is what matters
-        return AssemblerError(message, loc, fix)
+        return AssemblerError(message, loc, fix, code=code)
     with open(handle, "w") as file:
         file.write(ptx)
-    return AssemblerError(f"{message}; the PTX is in {path}", loc, fix)
+    return AssemblerError(f"{message}; the PTX is in {path}", loc, fix, code=code)
 
 
 def _refusal(output: str, lines: PtxLines, target: Target, name: str) -> tuple[str, Loc, str]:

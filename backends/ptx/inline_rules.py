@@ -47,4 +47,5 @@ def _check_operands(op: ptx.Inline) -> None:
                 f"inline PTX has {match.group(0)!r}, which is none of its {count} results and operands",
                 op.loc,
                 "write $0, $1, ... for results, then operands, ${:uid} for a unique number, $$ for a dollar sign",
+                code="C708",
             )

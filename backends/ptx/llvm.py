@@ -10,10 +10,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from tiledsl.backends.ptx.tools import no_llvmlite
 from tiledsl.forks import held_by_forks
 
-ir: Any = import_module("llvmlite.ir")
-binding: Any = import_module("llvmlite.binding")
+try:
+    ir: Any = import_module("llvmlite.ir")
+    binding: Any = import_module("llvmlite.binding")
+except ImportError as error:
+    raise no_llvmlite(error) from None
 
 _library: Any = import_module("llvmlite.binding.ffi").lib
 LOCK: Any = _library._lock

@@ -40,7 +40,10 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
     assert kernel.level == "thread", f"{kernel.name} is at {kernel.level} level; run the passes first"
     if not NAME.fullmatch(kernel.name):
         raise CompileError(
-            f"PTX cannot have a kernel called {kernel.name!r}", kernel.loc, "use ASCII letters, digits and underscores"
+            f"PTX cannot have a kernel called {kernel.name!r}",
+            kernel.loc,
+            "use ASCII letters, digits and underscores",
+            code="C114",
         )
     module = ir.Module(name=kernel.name)
     module.triple, module.data_layout = TRIPLE, data_layout

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from tiledsl.errors import ToolNotFoundError
+
+WITHOUT = "The emulator, k.check and k.lower(...).ir() do without it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,10 @@ class Tool:
             return found, f"of the wheel {self.wheel}"
         if found := shutil.which(self.name):
             return Path(found), f"on PATH, since the wheel {self.wheel} is not installed"
-        raise ToolNotFoundError(
-            f"{self.name} was not found: neither the wheel {self.wheel} is installed nor is it on PATH. "
-            f"Run 'pip install {self.wheel}', or set {self.env} to its path"
-        )
+        message = f"{self.name} was not found: neither the wheel {self.wheel} is installed nor is it on PATH."
+        if sys.platform == "darwin":
+            raise ToolNotFoundError(f"{message} NVIDIA has none for macOS. {WITHOUT}")
+        raise ToolNotFoundError(f"{message} Run 'pip install {self.wheel}', or set {self.env} to its path")
 
     def version(self) -> str:
         """What distinguishes this build from another: path, size and time of change. Starts no process."""
@@ -69,7 +72,16 @@ def tool_versions() -> tuple[tuple[str, str], ...]:
 
 @cache
 def _llvmlite_version() -> str:
-    return metadata.version("llvmlite")
+    try:
+        return metadata.version("llvmlite")
+    except metadata.PackageNotFoundError as error:
+        raise no_llvmlite(error) from None
+
+
+def no_llvmlite(why: Exception) -> ToolNotFoundError:
+    """The error where llvmlite cannot be imported."""
+    message = f"llvmlite was not found, whose LLVM makes PTX of a kernel ({why})."
+    return ToolNotFoundError(f"{message} Run 'pip install llvmlite'. {WITHOUT}")
 
 
 @cache

@@ -73,8 +73,9 @@ def _table(outcomes: list[Outcome], width: int) -> Table:
             last = o.size
         kernel = o.kernel if len(o.kernel) <= room else f"{o.kernel[: room - 1]}…"
         error = f"{o.error:.1e}" if o.right else f"[bold red]{o.error:.1e}[/]"
-        share, kib = f"{_share(o):.2g}", f"{o.shared / 1024:.3g} K"
-        table.add_row(kernel, error, share, str(o.registers), kib, str(o.spills), _time(o.seconds))
+        share, kib = f"{_share(o):.2g}", "?" if o.shared is None else f"{o.shared / 1024:.3g} K"
+        registers, spills = ("?" if n is None else str(n) for n in (o.registers, o.spills))
+        table.add_row(kernel, error, share, registers, kib, spills, _time(o.seconds))
     return table
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from reference import FORMATS, Array, random_problem, worst_error
 
+from tiledsl.errors import ToolNotFoundError
 from tiledsl.inspect.loading import load_kernel, load_module, parse_consts
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime.driver import available
@@ -170,7 +171,8 @@ class Outcome:
     """One run, checked. `where`: the GPU's name or "emulator".
 
     `error`, `bound`: of the element with the largest error relative to its bound, against float64.
-    `seconds`: on a GPU of the kernel alone, on the emulator of the whole call. Sizes in bytes.
+    `seconds`: on a GPU of the kernel alone, on the emulator of the whole call. Sizes in bytes. `registers`, `shared`,
+    `spills`: None without an assembler.
     """
 
     kernel: str
@@ -179,9 +181,9 @@ class Outcome:
     where: str
     error: float
     bound: float
-    registers: int
-    shared: int
-    spills: int
+    registers: int | None
+    shared: int | None
+    spills: int | None
     seconds: float
 
     @property
@@ -189,10 +191,11 @@ class Outcome:
         return self.error <= self.bound
 
     def __str__(self) -> str:
+        used = f"{self.registers} registers, {self.shared} bytes shared"
         return (
             f"{self.kernel}: {' x '.join(map(str, self.size))} on {self.where}: {'right' if self.right else 'WRONG'}\n"
-            f"  error {self.error:.1e}, bound {self.bound:.1e}; {self.registers} registers, "
-            f"{self.shared} bytes shared, {self.seconds * 1e3:.3g} ms"
+            f"  error {self.error:.1e}, bound {self.bound:.1e}; {'no assembler' if self.registers is None else used}, "
+            f"{self.seconds * 1e3:.3g} ms"
         )
 
 
@@ -253,7 +256,12 @@ def run(
     if gpu:
         ordinal = gpu.current_device()
         arch, where = gpu.target_of(ordinal), gpu.devices[ordinal].name
-    compiled = kernel.compile(arch=arch, **dtypes(kernel, format), **consts)
+    try:
+        used = kernel.compile(arch=arch, **dtypes(kernel, format), **consts).resources
+    except ToolNotFoundError:
+        if gpu:
+            raise
+        used = None  # the emulator needs none
     A, B, C = random_problem(m, n, k, seed, format)
     start = time.perf_counter()
     given = as_given(kernel, A, B, C)
@@ -265,11 +273,10 @@ def run(
     if gpu:
         seconds = kernel.time(*given, **consts).median
     error, bound = worst_error(C, left, right, format=format)
-    used = compiled.resources
-    spills = used.spill_stores + used.spill_loads
+    sizes = (used.registers, used.shared, used.spill_stores + used.spill_loads) if used else (None, None, None)
     shown = [format] if format != "f32" else []
     label = " ".join([kernel.name, *shown, *(f"{name}={value}" for name, value in consts.items())])
-    return Outcome(label, (m, n, k), arch, where, error, bound, used.registers, used.shared, spills, seconds)
+    return Outcome(label, (m, n, k), arch, where, error, bound, *sizes, seconds)
 
 
 def prepared(name: str, A: Array, B: Array, C: Array, seed: int) -> tuple[tuple[Any, ...], tuple[Array, Array]]:

@@ -36,7 +36,7 @@ ARGUMENTS: dict[str, Any] = {
     "message": "something is wrong",
     "loc": LOC,
     "fix": "write it so",
-    "errors": [CompileError("first", LOC, "fix 1"), AssemblerError("second", LOC)],
+    "errors": [CompileError("first", LOC, "fix 1", code="C101"), AssemblerError("second", LOC, code="C706")],
     "code": "T102",
     "sides": (Side(LOC, "mem.load", "thread (1, 0, 0)", "reads", (0, 0, 0), (1, 0, 0), (0,)), Side(LOC)),
     "memory": Accessed("A", "global", (3,), 12, 4),

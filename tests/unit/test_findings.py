@@ -13,7 +13,7 @@ import pytest
 from race_pairs import PAIRS
 from race_pairs_hopper import HOPPER_PAIRS
 
-from tiledsl import Const, Global, f32, grid, i32, ptx, threads, tile_kernel
+from tiledsl import Const, Global, f32, grid, i32, ptx, refusals, threads, tile_kernel
 from tiledsl.__main__ import main
 from tiledsl.dims import N
 from tiledsl.errors import CompileError, EmulatorError, HazardError, KernelArgumentError, Loc
@@ -57,9 +57,8 @@ def test_the_command_explains_a_code(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["error", "T101"]) == 0
     assert capsys.readouterr().out == explain("T101") + "\n"
     assert main(["error"]) == 0
-    assert [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()] == [
-        [k.code, k.name] for k in KINDS.values()
-    ]
+    listed = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+    assert listed == [[k.code, k.name] for k in (*refusals.KINDS.values(), *KINDS.values())]
     assert main(["error", "T999"]) == 2
     assert "there is no error T999" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ import pytest
 from tiledsl.__main__ import main
 from tiledsl.commands import gallery as command
 from tiledsl.commands import starter
+from tiledsl.errors import DeviceError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "gemm"
@@ -35,6 +36,22 @@ def test_all_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{each['name']} {each['idea']}" in text for each in found["examples"])
     kernels = {path.name for path in EXAMPLES.glob("*.py") if "@tile_kernel" in path.read_text()}
     assert kernels <= {Path(each["file"]).name for each in found["examples"]}
+
+
+def test_an_example_runs_without_an_assembler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And `show` has its PTX."""
+    monkeypatch.setattr("tiledsl.runtime.driver._open", lambda: DeviceError("there is no GPU"))
+    monkeypatch.setenv("TILEDSL_PTXAS", str(tmp_path / "ptxas"))
+    text = printed(capsys, "run", "shared_tiled", "--size", "20x30x40")
+    assert "on emulator: right" in text and "no assembler" in text and "registers" not in text
+    run = json.loads(printed(capsys, "run", "shared_tiled", "--size", "20x30x40", "--json"))["run"]
+    assert run["right"] and run["registers"] is run["shared"] is run["spills"] is None
+    assert main(["show", str(EXAMPLES / "naive.py"), "--stage", "ptx"]) == 0
+    assert ".entry naive(" in capsys.readouterr().out
+    assert main(["show", str(EXAMPLES / "naive.py"), "--stage", "sass"]) == 1
+    assert "TILEDSL_PTXAS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

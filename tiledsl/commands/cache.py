@@ -77,7 +77,7 @@ def _list(cache: DiskCache, with_entries: bool) -> tuple[str, dict[str, Any]]:
 def _explain(arguments: argparse.Namespace, cache: DiskCache | None) -> tuple[str, dict[str, Any]] | None:
     """Whether the kernel is in the cache; if it is not, how the entry of that kernel differs that comes closest."""
     from tiledsl.compilation import fingerprint
-    from tiledsl.compilation.compiled import label_of
+    from tiledsl.compilation.stages import label_of
 
     kernel, settings = asked_kernel(arguments)
     if cache is None:

@@ -96,13 +96,15 @@ def _parts() -> Iterator[Part]:
     yield Part("Python", sys.version_info >= (3, 11), EMULATOR, python, "install Python 3.11 or newer")
     yield Part("tiledsl", True, EMULATOR, f"{version('tiledsl')}, {Path(__file__).parents[1]}")
     for name in LIBRARIES:
-        look = partial(_libraries_version, name) if name != "llvmlite" else _llvm
-        yield tried(name, EMULATOR, wheel(name), look)
+        yield tried(name, EMULATOR, wheel(name), partial(_libraries_version, name))
     yield tried("emulator", EMULATOR, bug, _emulated, *LIBRARIES)
+    yield tried("llvmlite", CODE, wheel("llvmlite"), _llvm)
     for tool, use in ((PTXAS, CODE), (NVDISASM, "SASS: show, explain sass, diff, report")):
         fix = f"pip install --force-reinstall {tool.wheel}, or set {tool.env} to the path of one"
+        if sys.platform == "darwin":
+            fix = "use Linux: NVIDIA has none for macOS"
         yield tried(tool.name, use, fix, partial(_program, tool))
-    yield tried("assembly", CODE, bug, _assembled, *LIBRARIES, "ptxas")
+    yield tried("assembly", CODE, bug, _assembled, *LIBRARIES, "llvmlite", "ptxas")
     yield tried("cuda-python", GPU, wheel("cuda-python"), lambda: import_module("cuda.bindings").__version__)
     yield tried("driver", GPU, "where there is a GPU, install NVIDIA's driver", _driver, "cuda-python")
     fix = "see whether nvidia-smi works; without a GPU, kernels run on the emulator"
@@ -110,7 +112,7 @@ def _parts() -> Iterator[Part]:
     yield tried("cache", "keeping what was compiled", "see docs/caching.md", _cache)
 
 
-LIBRARIES = ("numpy", "ml_dtypes", "llvmlite")
+LIBRARIES = ("numpy", "ml_dtypes")
 
 
 def _tried(name: str, needed_for: str, fix: str, look: Callable[[], str]) -> Part:
@@ -203,7 +205,7 @@ def _cache() -> str:
 
     cache = disk_cache()
     if cache is None:
-        return "switched off by TILEDSL_CACHE=0, or no home folder is known"
+        return "switched off by TILEDSL_CACHE=0, or no home folder is known, or this is Windows"
     entries, size = cache.info()
     existing = next(folder for folder in (cache.folder, *cache.folder.parents) if folder.exists())
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     kernel, settings = asked_kernel(arguments)
-    compiled = kernel.compile(arguments.arch, **settings)
-    found = compiled.explain(arguments.what)
+    asked = (kernel.compile if arguments.what == "sass" else kernel.lower)(arguments.arch, **settings)
+    found = asked.explain(arguments.what)
     if not arguments.json:
         print(found)
         return 0
     from tiledsl.inspect.report.explained import explained
 
-    print_json(SCHEMA, kernel=compiled.label, arch=compiled.arch, what=arguments.what, found=explained(found))
+    print_json(SCHEMA, kernel=asked.label, arch=asked.arch, what=arguments.what, found=explained(found))
     return 0

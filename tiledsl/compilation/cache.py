@@ -42,10 +42,13 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 DRAFT_SECONDS = 3600
 """Age at which an unfinished file is taken to be from a process that died."""
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Not blocking, in case a pipe without a writer is in the place of an entry."""
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SUPPORTED = hasattr(os, "O_DIRECTORY") and hasattr(os, "getuid")
+"""On Windows a folder has no descriptor, so that what is in it cannot be trusted in this way: there is no cache."""
+if SUPPORTED:
+    FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """Not blocking, in case a pipe without a writer is in the place of an entry."""
+    NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 FIX = "set TILEDSL_CACHE_DIR to a folder of yours that can be written, or TILEDSL_CACHE=0 to do without"
@@ -59,7 +62,7 @@ def disk_cache() -> DiskCache | None:
 
     Raises CacheError for a TILEDSL_CACHE_SIZE that is not a number of bytes.
     """
-    if os.environ.get("TILEDSL_CACHE", "1") == "0":
+    if os.environ.get("TILEDSL_CACHE", "1") == "0" or not SUPPORTED:
         return None
     text = os.environ.get("TILEDSL_CACHE_SIZE", str(DEFAULT_SIZE))
     if not text.isdecimal() or len(text) > 18:

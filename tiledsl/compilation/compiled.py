@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from tiledsl import html
 from tiledsl.backends.protocol import Binary, Resources
-from tiledsl.compilation.explain import EXPLAIN, printed_stages, reports
-from tiledsl.errors import TileError
+from tiledsl.compilation.stages import Stages
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import DTYPES
-from tiledsl.meaning import Meaning, meaning_of_kernel
-from tiledsl.signatures.signature import GlobalSpec, Signature, Specialization
+from tiledsl.signatures.signature import GlobalSpec
 
 READERS: dict[str, Callable[[Any], Any]] = {
     "abi": lambda rows: tuple(AbiArg(kind, of, DTYPES[dtype], axis, tuple(n)) for kind, of, dtype, axis, n in rows),
@@ -30,8 +28,6 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 """How the fields of an image that JSON cannot represent as they are become values again."""
 STAGES = ("llvm", "ptx", "cubin")
-
-T = TypeVar("T")
 
 
 def _plain(value: Any) -> Any:
@@ -93,24 +89,10 @@ class Image(Binary):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Compiled(Image):
-    """The result of `k.compile(...)`. `cached`: it came from the disk cache. `meaning`: that of the kernel when it was
-    compiled; a copy has only its digest, as guards belong to one process."""
+class Compiled(Image, Stages):
+    """The result of `k.compile(...)`. `cached`: it came from the disk cache."""
 
-    signature: Signature
-    spec: Specialization
     cached: bool = False
-    meaning: Meaning | bytes | None = field(default=None, compare=False)
-    _answers: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
-
-    def _holds(self) -> bool:
-        """Does the kernel still have the meaning that it was compiled with?"""
-        if isinstance(self.meaning, bytes):
-            return meaning_of_kernel(self.signature.fn).digest == self.meaning
-        return self.meaning is None or self.meaning.holds()
 
     @cached_property
     def sass(self) -> str:
@@ -119,55 +101,12 @@ class Compiled(Image):
 
         return sass_text(self.cubin)
 
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The names that `ir` takes, in order: "tile", "after:<pass>" for each pass, "thread"."""
-        from tiledsl.passes.pipeline import stages
-
-        return ("tile", *(f"after:{name}" for name in stages()), "thread")
-
-    def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
-        """The IR: "tile" (from the frontend), a pass's name (or "after:<pass>"), or "thread" (for the backends).
-
-        `locs`: with the Python line of each op. Raises TileError for an unknown stage.
-        """
-        stages = self.stages
-        if stage not in stages and f"after:{stage}" in stages:
-            stage = f"after:{stage}"
-        if stage not in stages:
-            message = f"no stage {stage!r} of {self.name}; there are: {', '.join(stages)}"
-            raise TileError(f"{message}\n  fix: ask for one of them, or for a pass without its after:")
-        return self._answer(printed_stages, locs)[stage]
-
-    def _answer(self, question: Callable[..., dict[str, T]], about: object) -> dict[str, T]:
-        """What the passes tell. They run for each question once more: neither a build nor the disk cache keeps the
-        IR."""
-        key = question.__name__, about
-        if key not in self._answers:
-            if not self._holds():
-                message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
-                raise TileError(f"{message}\n  fix: compile it again")
-            self._answers[key] = question(self.signature, self.spec, self.arch, about)
-        return self._answers[key]
-
     def explain(self, what: str) -> object:
-        """What the compiler decided and what resulted, as data whose `str` is a table.
-
-        "banks": each access to shared memory with its wavefronts in row order and as laid out, and each tile's
-        layout. Raises TileError for a name that `explain.EXPLAIN` does not have.
-        """
-        if what not in EXPLAIN:
-            raise TileError(f"no explanation is called {what!r}\n  fix: ask for one of {', '.join(EXPLAIN)}")
         if what == "sass":
             from tiledsl.backends.ptx.sass.report import sass_report
 
             return sass_report(self.cubin, self.ptx)
-        return self._answer(reports, f"{self.label} for {self.arch}")[what]
-
-    @property
-    def label(self) -> str:
-        """Name and consts: ``shared_tiled(T=16)``."""
-        return label_of(self.name, self.spec)
+        return super().explain(what)
 
     def __repr__(self) -> str:
         lines = (f"\n  {name:<9}  {text}" for name, text in self._facts().items())
@@ -201,12 +140,3 @@ def seen(spec: GlobalSpec | None) -> str:
     if spec is None:
         return "absent"
     return f"{spec.dtype} unit={spec.unit} align={spec.align}{' whole' if spec.whole else ''}"
-
-
-def label_of(name: str, spec: Specialization) -> str:
-    """A kernel's name and consts: ``shared_tiled(T=16)``."""
-    return f"{name}({', '.join(f'{n}={_shown(v)}' for n, v in spec.consts)})"
-
-
-def _shown(value: Any) -> str:
-    return getattr(value, "__name__", repr(value))

@@ -14,8 +14,9 @@ from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compilation import fingerprint
 from tiledsl.compilation.cache import disk_cache
-from tiledsl.compilation.compiled import Compiled, Image, label_of
+from tiledsl.compilation.compiled import Compiled, Image
 from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower
+from tiledsl.compilation.stages import label_of
 from tiledsl.forks import in_child, whole
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.recursion import deep_recursion

@@ -59,7 +59,9 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     for what, declared in (("grid", kernel.grid), ("threads", kernel.threads)):
         if not declared:
             fix = "begin with `bx, by = grid(cdiv(N, T), cdiv(M, T))` and `tx, ty = threads(T, T)`"
-            error = frame.error(frame.source.tree, f"the kernel {signature.name} does not call {what}()", fix)
+            error = frame.error(
+                frame.source.tree, f"the kernel {signature.name} does not call {what}()", fix, code="C115"
+            )
             raise CompileErrors([error])
     for check in (check_threads, group_dropped, check_pending, check_rings):
         check(unit)

@@ -57,7 +57,9 @@ def check_types(call: Call, signature: inspect.Signature) -> None:
             kinds = _kinds(annotation)
             if not any(fits(value) for fits, _ in kinds):
                 wanted = " or ".join(what for _, what in kinds)
-                raise call.error(f"{call.what}: {name}= is {wanted}, got {describe(value)}", f"pass {wanted}")
+                raise call.error(
+                    f"{call.what}: {name}= is {wanted}, got {describe(value)}", f"pass {wanted}", code="C105"
+                )
 
 
 @cache

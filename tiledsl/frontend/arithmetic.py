@@ -60,7 +60,7 @@ def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | f
     """The compile-time number as a constant of `dtype`, or an error if that would change it."""
     if isinstance(value, bool) != (dtype == BOOL) or (isinstance(value, float) and dtype.python is not float):
         fix = "write True, False or a comparison" if dtype == BOOL else f"write {dtype}(...) to convert it"
-        raise CompileError(f"{value!r} where {dtype} is expected", loc, fix)
+        raise CompileError(f"{value!r} where {dtype} is expected", loc, fix, code="C202")
     if dtype.python is float:
         try:
             exact = float(value)
@@ -68,12 +68,12 @@ def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | f
             exact = math.inf
         if not math.isnan(exact) and (exact != value or rounded(exact, dtype) != exact):
             fix = f"write {dtype}({value!r}) to round it on purpose"
-            raise CompileError(f"{value!r} is not exact in {dtype}", loc, fix)
+            raise CompileError(f"{value!r} is not exact in {dtype}", loc, fix, code="C202")
         return exact
     # An index may be 32 bits wide: literals must fit either way.
     low, high = (I32 if dtype == INDEX else dtype).limits
     if not low <= value <= high:
-        raise CompileError(f"{value} does not fit {dtype} ({low} to {high})", loc, "use a wider dtype")
+        raise CompileError(f"{value} does not fit {dtype} ({low} to {high})", loc, "use a wider dtype", code="C202")
     return value
 
 
@@ -84,7 +84,7 @@ def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str 
     if isinstance(binding, (bool, int, float)):
         return frame.builder.constant(literal(binding, dtype, frame.loc(node)), dtype)
     fix = f"convert it: {dtype}(...)" if is_register(binding) else f"pass a {dtype} or a number that is exact in it"
-    raise frame.error(node, f"the {what} must be {dtype}, it is {describe(binding)}", fix)
+    raise frame.error(node, f"the {what} must be {dtype}, it is {describe(binding)}", fix, code="C203")
 
 
 def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
@@ -96,7 +96,7 @@ def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
     fix = "compare it: write `x != 0`" if is_register(binding) else instead_of(binding)
     if is_fragment(binding):
         fix = "it has many elements: where(condition, a, b) chooses for each; `&`, `|` and `~` join conditions"
-    raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
+    raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix, code="C203")
 
 
 def elements(value: Value, frame: Frame) -> list[Value]:
@@ -116,11 +116,11 @@ def common_dtype(bindings: list[Any], frame: Frame, node: ast.AST, what: str) ->
         if isinstance(binding, (bool, int, float)):
             continue
         if not is_register(binding):
-            raise frame.error(node, f"{what} is not defined for {describe(binding)}", instead_of(binding))
+            raise frame.error(node, f"{what} is not defined for {describe(binding)}", instead_of(binding), code="C204")
         dtype = dtype_of(binding)
         if found is not None and dtype != found:
             message = f"{what} mixes {found} and {dtype}; operands must have one dtype"
-            raise frame.error(node, message, f"convert one side: {found}(...) or {dtype}(...)")
+            raise frame.error(node, message, f"convert one side: {found}(...) or {dtype}(...)", code="C201")
         found = dtype
     return found
 
@@ -136,7 +136,7 @@ def apply(fn: str, bindings: list[Any], frame: Frame, node: ast.AST, shown: str 
     dtype = common_dtype(bindings, frame, node, shown)
     assert dtype is not None, "compile-time operands are the caller's"
     if not SCALAR[fn].accepts(dtype):
-        raise frame.error(node, f"{shown} is not defined for {dtype}", _instead(fn, dtype))
+        raise frame.error(node, f"{shown} is not defined for {dtype}", _instead(fn, dtype), code="C204")
     nowrap = frame.nowrap and dtype == INDEX and fn in ("add", "sub", "mul")
     compute = partial(frame.builder.scalar, fn, nowrap=nowrap)
     return elementwise(unify(bindings, dtype, frame, node), frame, node, shown, compute)
@@ -178,7 +178,7 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     huge = too_large(sign, a, b)
     if huge:
         fix = f"at most {MAX_BITS} bits and {MAX_ITEMS} items are possible at compile time"
-        raise frame.error(node, f"{sign} makes {huge}", fix)
+        raise frame.error(node, f"{sign} makes {huge}", fix, code="C110")
     if not has_operators(a) and not has_operators(b):
         joins = isinstance(op, (ast.Add, ast.Mult)) and all(isinstance(x, (list, tuple, int)) for x in (a, b))
         return at_compile_time(compute, [a, b], frame, node, structure=joins)
@@ -186,7 +186,7 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
         fix = "use mma(a, b, acc) on tensor cores, or a loop of fma"
         if sign == "**":
             fix = "multiply, or use exp2(y * log(x) * f32(1.4426950408889634))"
-        raise frame.error(node, f"{sign} is not part of the kernel language", fix)
+        raise frame.error(node, f"{sign} is not part of the kernel language", fix, code="C101")
     return apply(fn, [a, b], frame, node, sign)
 
 
@@ -212,11 +212,13 @@ def at_compile_time(
     found = next((operand for operand in operands if contains_value(operand)), None)
     if found is not None and not structure:
         fix = "take its elements one by one: what they are is only known at run time"
-        raise frame.error(node, f"Python cannot work on {describe(found)} with run-time values in it", fix)
+        raise frame.error(node, f"Python cannot work on {describe(found)} with run-time values in it", fix, code="C106")
     try:
         return compute(*operands)
     except CompileError as error:
-        raise error if error.loc.line else CompileError(error.message, frame.loc(node), error.fix) from None
+        raise (
+            error if error.loc.line else CompileError(error.message, frame.loc(node), error.fix, code=error.code)
+        ) from None
     except Exception as error:
         raise python_error(error, frame.loc(node)) from error
 
@@ -226,7 +228,7 @@ def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> l
     found = at_compile_time(bounded, [items, most], frame, node, structure=True)
     if found is None:
         fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"
-        raise frame.error(node, f"this would {what.format(count_of(items, most))} (at most {most})", fix)
+        raise frame.error(node, f"this would {what.format(count_of(items, most))} (at most {most})", fix, code="C110")
     return found
 
 
@@ -235,10 +237,12 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
     if isinstance(binding, (bool, int, float)):
         return frame.builder.constant(converted(binding, dtype, frame, node), dtype)
     if not is_register(binding):
-        raise frame.error(node, f"cannot convert {describe(binding)} to {dtype}", instead_of(binding))
+        raise frame.error(node, f"cannot convert {describe(binding)} to {dtype}", instead_of(binding), code="C204")
     source = dtype_of(binding)
     if not converts(source, dtype):
-        raise frame.error(node, f"no conversion from {source} to {dtype}", f"go by way of f32: {dtype}(f32(x))")
+        raise frame.error(
+            node, f"no conversion from {source} to {dtype}", f"go by way of f32: {dtype}(f32(x))", code="C204"
+        )
 
     return elementwise([binding], frame, node, "conversion", partial(frame.builder.cast, to=dtype))
 
@@ -249,14 +253,14 @@ def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.A
         as_float = at_compile_time(float, [value], frame, node)
         if isinstance(value, int) and int(as_float) != value:
             fix = f"write a float that is: {dtype}({as_float!r})"
-            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice", fix)
+            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice", fix, code="C202")
         return rounded(as_float, dtype)
     if dtype == BOOL:
         return bool(value)
     if isinstance(value, float):
         if not value.is_integer():
             fix = f"write {dtype}({int(value)})" if math.isfinite(value) else f"{dtype} has no such number: use a float"
-            raise frame.error(node, f"{value!r} is not an integer", fix)
+            raise frame.error(node, f"{value!r} is not an integer", fix, code="C202")
         value = int(value)
     return literal(int(value), dtype, frame.loc(node))
 
@@ -270,6 +274,8 @@ def select(condition: Value, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
         elif isinstance(a, int) and isinstance(b, int):
             dtype = INDEX
         else:
-            raise frame.error(node, f"the dtype of {a!r} and {b!r} is not known", "write f32(...) around one of them")
+            raise frame.error(
+                node, f"the dtype of {a!r} and {b!r} is not known", "write f32(...) around one of them", code="C205"
+            )
     values = unify([a, b], dtype, frame, node)
     return elementwise([condition, *values], frame, node, "where()", frame.builder.select)

@@ -33,17 +33,19 @@ def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
 
 
 def _not_a_target(frame: Frame, target: ast.expr) -> CompileError:
-    return frame.error(target, "this cannot be assigned to in a kernel", "assign to a name or an element t[i, j]")
+    return frame.error(
+        target, "this cannot be assigned to in a kernel", "assign to a name or an element t[i, j]", code="C101"
+    )
 
 
 def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) -> None:
     if isinstance(binding, Value) or not isinstance(binding, (tuple, list, range)):
         message = f"cannot unpack {describe(binding)} into {len(elts)} names"
-        raise frame.error(target, message, "assign it to one name, or take its elements by index")
+        raise frame.error(target, message, "assign it to one name, or take its elements by index", code="C104")
     items: list[Any] = list(binding)  # pyright: ignore[reportUnknownArgumentType]
     if len(items) != len(elts):
         fix = f"write {len(items)} names"
-        raise frame.error(target, f"cannot unpack {len(items)} values into {len(elts)} names", fix)
+        raise frame.error(target, f"cannot unpack {len(items)} values into {len(elts)} names", fix, code="C104")
     for element, item in zip(elts, items, strict=True):
         assign(frame, element, item)
 
@@ -53,12 +55,14 @@ def _refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
     own = root_name(target)
     if own is not None and own not in frame.env:
         message = f"{own} is a list from outside, which this would change"
-        raise frame.error(target, message, f"copy it: {own} = list(...)")
+        raise frame.error(target, message, f"copy it: {own} = list(...)", code="C113")
     for here in frame.callers:
         for name, binding in here.env.items():
             if _occurs(binding, changed) > (here is frame and name == own):
                 fix = f"copy it where it gets its second name: {name} = list(...)"
-                raise frame.error(target, f"{own} is a list that {name} holds, too, and this would change both", fix)
+                raise frame.error(
+                    target, f"{own} is a list that {name} holds, too, and this would change both", fix, code="C113"
+                )
 
 
 def _occurs(binding: Any, wanted: list[Any]) -> int:
@@ -107,10 +111,10 @@ def append(frame: Frame, node: ast.expr, item: Callable[[], Any]) -> None:
     target = _Target(frame, node)
     owner: Any = target.read()
     if not isinstance(owner, list):
-        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
+        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list", code="C104")
     _refuse_shared(frame, node, owner)  # pyright: ignore[reportUnknownArgumentType]
     if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
-        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
+        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time", code="C110")
     target.write([*owner, item()])
 
 
@@ -124,11 +128,13 @@ def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, bindin
         _refuse_shared(frame, node.value, container)  # pyright: ignore[reportUnknownArgumentType]
         items: list[Any] = list(container)  # pyright: ignore[reportUnknownArgumentType]
         if not -len(items) <= at < len(items):
-            raise frame.error(node, f"index {at} outside a list of {len(items)}", "xs.append(x) makes it longer")
+            raise frame.error(
+                node, f"index {at} outside a list of {len(items)}", "xs.append(x) makes it longer", code="C104"
+            )
         items[at] = binding
         return items
     fix = "tiles, fragments and lists have elements that can be assigned"
-    raise frame.error(node, f"cannot assign an element of {describe(container)}", fix)
+    raise frame.error(node, f"cannot assign an element of {describe(container)}", fix, code="C104")
 
 
 @execute.register
@@ -142,7 +148,7 @@ def _(node: ast.Assign, frame: Frame) -> None:
 def _(node: ast.AnnAssign, frame: Frame) -> None:
     """``x: f32 = 0``: the annotation is the dtype, so a literal takes it and a value must have it."""
     if node.value is None:
-        raise frame.error(node, "a declaration without a value", "assign a value")
+        raise frame.error(node, "a declaration without a value", "assign a value", code="C101")
     binding = evaluate(node.value, frame)
     dtype = ir_dtype(evaluate(node.annotation, frame))
     if dtype is not None and not (isinstance(binding, Value) and binding.type == dtype):

@@ -49,9 +49,11 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
         if owner is None:
             raise absent(frame, node, f"asked for .{name}")
         if isinstance(owner, Range):
-            raise frame.error(node, f"{describe(owner)} has no attribute {name}", "it has .start and .size")
+            raise frame.error(
+                node, f"{describe(owner)} has no attribute {name}", "it has .start and .size", code="C104"
+            )
         if contains_value(owner):
-            raise frame.error(node, f".{name} on a list with run-time values", "index it, or use len()")
+            raise frame.error(node, f".{name} on a list with run-time values", "index it, or use len()", code="C106")
         value = at_compile_time(getattr, [owner, name], frame, node)
         frame.check_readable(node, f".{name}", value)
         return value
@@ -70,7 +72,7 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
         annotated = (n for base in described.__mro__ for n in inspect.get_annotations(base))
         known = sorted(n for n in {*dir(described), *annotated} if not n.startswith("_"))
         fix = "convert with .to(dtype)" if name == "astype" else f"it has {', '.join(known)}"
-    raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)
+    raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix, code="C104")
 
 
 def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:
@@ -88,7 +90,9 @@ def _fragment_data(frame: Frame, node: ast.AST, type_: FragmentType, name: str) 
     if name in ("layout", "a", "b"):
         if layout is None:
             fix = "make it with one: fragment((BM, BN), f32, mma.m16n8k16.acc(warps=(2, 2)))"
-            raise frame.error(node, f".{name} of {type_}, which is each thread's own and has no layout", fix)
+            raise frame.error(
+                node, f".{name} of {type_}, which is each thread's own and has no layout", fix, code="C104"
+            )
         return layout if name == "layout" else getattr(layout, name)
     return {"dtype": lang_dtype(type_.dtype), "shape": type_.dims, "rank": len(type_.dims)}.get(name)
 
@@ -101,7 +105,7 @@ def _memory_data(frame: Frame, node: ast.AST, memory: Value | View, name: str) -
     if name in ("align", "whole"):
         if isinstance(memory, View):
             fix = "ask the tensor or tile itself; whether an access is aligned depends on where the view begins"
-            raise frame.error(node, f".{name} of {describe(memory)}", fix)
+            raise frame.error(node, f".{name} of {describe(memory)}", fix, code="C104")
         if isinstance(type_, GlobalType):
             return type_.align if name == "align" else type_.whole
         if name == "whole":

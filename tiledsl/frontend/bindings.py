@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import struct
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from types import MethodType
 from typing import Any, Callable, ClassVar, TypeGuard
@@ -40,9 +40,10 @@ class Unusable:
     message: str
     fix: str
     at: Loc | None = None
+    code: str = field(kw_only=True)
 
     def error(self, loc: Loc) -> CompileError:
-        return CompileError(self.message, self.at or loc, self.fix)
+        return CompileError(self.message, self.at or loc, self.fix, code=self.code)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class Call:
         prefix = "ptx." if self.callee.__module__ == lang.ptx.__name__ else ""
         return f"{f'{owner.lower()}.' if owner in ('Ring', 'Wgmma') else prefix}{self.callee.__name__}()"
 
-    def error(self, message: str, fix: str) -> CompileError:
-        return self.frame.error(self.node, message, fix)
+    def error(self, message: str, fix: str, *, code: str) -> CompileError:
+        return self.frame.error(self.node, message, fix, code=code)
 
     def needs(self, feature: str, what: str = "") -> None:
         """As `require_feature`, before the arguments are looked at. The builder asks it of each op."""
@@ -54,7 +54,7 @@ class Call:
             limits = f"of {low} or more" if high is None else f"from {low} to {high}"
             limits += f", a multiple of {multiple}" if multiple > 1 else ""
             shown = str(value) if isinstance(value, int) else describe(value)
-            raise self.error(f"{self.what}: {name} is a compile-time int {limits}, got {shown}", fix)
+            raise self.error(f"{self.what}: {name} is a compile-time int {limits}, got {shown}", fix, code="C105")
         return value
 
     def choice(self, name: str, options: Sequence[str]) -> str:
@@ -62,7 +62,9 @@ class Call:
         value = self[name]
         if not isinstance(value, str) or value not in options:
             shown = repr(value) if isinstance(value, str) else describe(value)
-            raise self.error(f"{self.what} has no {name} {shown}", f"one of {', '.join(map(repr, options))}")
+            raise self.error(
+                f"{self.what} has no {name} {shown}", f"one of {', '.join(map(repr, options))}", code="C105"
+            )
         return value
 
     def extents(self, name: str, count: int, fix: str) -> tuple[int, ...]:
@@ -71,7 +73,9 @@ class Call:
         found = positive_ints(value)
         if not isinstance(value, tuple) or found is None or len(found) != count:
             shown = describe(value) if contains_value(value) else repr(value)  # pyright: ignore[reportUnknownArgumentType]
-            raise self.error(f"{self.what}: {name}= is {count} positive compile-time ints, got {shown}", fix)
+            raise self.error(
+                f"{self.what}: {name}= is {count} positive compile-time ints, got {shown}", fix, code="C302"
+            )
         return found
 
     def width(self, name: str, dtype: DType, widths: Sequence[int]) -> int:
@@ -81,14 +85,16 @@ class Call:
         if not is_int(value) or value not in possible:
             shown = value if isinstance(value, int) else describe(value)
             fix = f"possible widths, in bytes: {', '.join(map(str, possible))}"
-            raise self.error(f"{self.what} with {name}={shown} on elements of {size} bytes", fix)
+            raise self.error(f"{self.what} with {name}={shown} on elements of {size} bytes", fix, code="C401")
         return value
 
     def dtype(self) -> DType:
         """The argument `dtype`."""
         dtype = ir_dtype(self["dtype"])
         if dtype is None:
-            raise self.error(f"expected a dtype of the language, got {describe(self['dtype'])}", "pass f32, f16, ...")
+            raise self.error(
+                f"expected a dtype of the language, got {describe(self['dtype'])}", "pass f32, f16, ...", code="C105"
+            )
         return dtype
 
     def value(self, name: str, dtype: DType) -> Value:
@@ -106,11 +112,11 @@ class Call:
         memory, wanted = self[name], _MEMORY[kind]
         if not is_place(memory) or (kind is not None and not isinstance(memory_type(memory), kind)):
             fix = fix or f"pass {wanted} as {name}, or a view of one"
-            raise self.error(f"{self.what} takes {wanted} as {name}, got {describe(memory)}", fix)
+            raise self.error(f"{self.what} takes {wanted} as {name}, got {describe(memory)}", fix, code="C402")
         view = as_view(memory)
         if axes not in (0, view.rank):
             fix = "take a view of two axes: a number drops an axis, as in S[stage, :, :]"
-            raise self.error(f"{self.what} takes rows and columns, {name} has {view.rank} axes", fix)
+            raise self.error(f"{self.what} takes rows and columns, {name} has {view.rank} axes", fix, code="C304")
         if axes:
             self.require_static(view)
         return view
@@ -121,7 +127,7 @@ class Call:
             shape = " x ".join(map(str, view.dims))
             message = f"{self.what} of {memory_name(view)}, whose shape {shape} is only known at run time"
             fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
-            raise self.error(message, fix)
+            raise self.error(message, fix, code="C305")
 
 
 Handler = Callable[[Call], Any]
@@ -156,6 +162,6 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         shown = f"{getattr(callee, '__name__', callee)}{signature}"
-        raise frame.error(node, f"{error}", f"call it as {shown}") from None
+        raise frame.error(node, f"{error}", f"call it as {shown}", code="C105") from None
     bound.apply_defaults()
     return dict(bound.arguments)

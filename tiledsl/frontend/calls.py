@@ -47,7 +47,7 @@ def _(node: ast.Call, frame: Frame) -> Any:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
         given = len(node.args) + len(node.keywords)
         if len(node.args) != 1 or node.keywords:
-            raise frame.error(node, f"append() takes one element, got {given}", "xs.append(x)")
+            raise frame.error(node, f"append() takes one element, got {given}", "xs.append(x)", code="C105")
         return append(frame, node.func.value, lambda: evaluate(node.args[0], frame))
     callee = evaluate(node.func, frame)
     with frame.into(frame.unit.host) if callee is lang.grid else nullcontext():  # the host computes a grid's extents
@@ -64,7 +64,9 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
-            raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}", f"{dtype}(x)")
+            raise frame.error(
+                node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}", f"{dtype}(x)", code="C105"
+            )
         return convert(args[0], dtype, frame, node)
     entry = intrinsic_of(callee)
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
@@ -72,7 +74,7 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
         if not bound and "self" in signature.parameters:
             name = callee.__qualname__
             fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
-            raise frame.error(node, f"{name}() is a method, and is called without an object", fix)
+            raise frame.error(node, f"{name}() is a method, and is called without an object", fix, code="C105")
         found = Call(frame, node, callee, bind(frame, node, signature, callee, args, kwargs))
         try:
             result = handler(found)
@@ -98,14 +100,16 @@ def _arguments(frame: Frame, node: ast.Call) -> tuple[list[Any], dict[str, Any]]
         if isinstance(arg, ast.Starred):
             sequence = evaluate(arg.value, frame)
             if not isinstance(sequence, (list, tuple, range)):
-                raise frame.error(arg, f"* of {describe(sequence)}", "unpack a tuple or a list")
+                raise frame.error(arg, f"* of {describe(sequence)}", "unpack a tuple or a list", code="C104")
             args += items_of(sequence, frame, arg, MAX_ITEMS, "unpack {} items")
         else:
             args.append(evaluate(arg, frame))
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
-            raise frame.error(node, "** in a call is not part of the kernel language", "write the arguments out")
+            raise frame.error(
+                node, "** in a call is not part of the kernel language", "write the arguments out", code="C101"
+            )
         kwargs[keyword.arg] = evaluate(keyword.value, frame)
     return args, kwargs
 
@@ -124,12 +128,16 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
     name = getattr(callee, "__name__", repr(callee))
     if type(callee).__name__ == "TileKernel":
         fix = "make the shared part a @tile_function and call that"
-        raise frame.error(node, f"the kernel {name} is called inside a kernel", fix)
+        raise frame.error(node, f"the kernel {name} is called inside a kernel", fix, code="C101")
     if not callable(callee):
-        raise frame.error(node, f"{describe(callee)} is not callable", "call a function, a dtype or a method")
+        raise frame.error(
+            node, f"{describe(callee)} is not callable", "call a function, a dtype or a method", code="C104"
+        )
     if isinstance(callee, BuiltinMethodType) and getattr(type(callee.__self__), name, None) in _CHANGES:
         fix = f"make a new one and assign it, as xs = xs + [x] or xs = sorted(xs), in the place of .{name}()"
-        raise frame.error(node, f"{name}() changes {describe(callee.__self__)} in place; here it is a value", fix)
+        raise frame.error(
+            node, f"{name}() changes {describe(callee.__self__)} in place; here it is a value", fix, code="C104"
+        )
     structural = callee in (tuple, list, zip, enumerate, reversed)
     if contains_value([args, kwargs]) and not structural:
         fix = "decorate it with @tile_function, so that it is compiled into the kernel"
@@ -137,7 +145,7 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
             fix = "convert to a dtype: i32(x), f32(x)"
         elif not inspect.isfunction(callee):  # nothing that can be decorated: sum, math.sqrt, a class
             fix = "write it out: a loop over unroll(...), or functions of tiledsl, such as sqrt and exp"
-        raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix)
+        raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix, code="C106")
     args = [_finite(frame, node, callee, arg) for arg in args]
     result = at_compile_time(partial(callee, **kwargs), args, frame, node, structure=structural)
     return items_of(result, frame, node, MAX_ITEMS, "make {} items") if callee in _LAZY else result
@@ -150,7 +158,7 @@ _EXHAUSTING = (list, tuple, set, frozenset, dict, sorted, sum, any, all, min, ma
 
 def _finite(frame: Frame, node: ast.AST, callee: Any, arg: Any) -> Any:
     if callee in (bytes, bytearray) and isinstance(arg, int) and arg > MAX_ITEMS:
-        raise frame.error(node, f"this would make {arg} items (at most {MAX_ITEMS})", "make fewer")
+        raise frame.error(node, f"this would make {arg} items (at most {MAX_ITEMS})", "make fewer", code="C110")
     if any(callee is each for each in _EXHAUSTING) and isinstance(arg, (range, Iterator)):
         return items_of(arg, frame, node, MAX_ITEMS, "go through {} items")
     return arg  # pyright: ignore[reportUnknownVariableType]
@@ -165,15 +173,19 @@ def inline(
     """Compile the body of a tile function here, for these arguments. Recursion is an error."""
     callers = frame.callers
     if any(caller.fn is function.fn for caller in callers):
-        raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
+        raise frame.error(
+            node, f"{function.name}() calls itself", "write a loop: kernels have no call stack", code="C110"
+        )
     if len(callers) > MAX_CALLS:
         fix = "let the functions below do more in one of them"
-        raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix)
+        raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix, code="C110")
     arguments = bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     if isinstance(function, Elementwise):  # refused here, not at the line of it that cannot go on
         name, x = function.name, arguments["x"]
         if is_register(x) and dtype_of(x) != F32:
-            raise frame.error(node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))")
+            raise frame.error(
+                node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))", code="C203"
+            )
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
     inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)
@@ -193,7 +205,9 @@ def _returned(frame: Frame, node: ast.AST, inner: Frame, name: str) -> Any:
     if value is UNBOUND:
         return None
     if inner.env["$return"] is not True:
-        raise frame.error(node, f"{name}() may end without returning a value", "end every path with `return`, or none")
+        raise frame.error(
+            node, f"{name}() may end without returning a value", "end every path with `return`, or none", code="C108"
+        )
     return value
 
 
@@ -203,14 +217,16 @@ def _(node: ast.Expr, frame: Frame) -> None:
         return  # a docstring
     value = evaluate(node.value, frame)  # first: what is wrong inside says more
     if not isinstance(node.value, ast.Call):
-        raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
+        raise frame.error(node, "this expression has no effect", "assign its value, or remove it", code="C107")
     if isinstance(value, LanguageObject):
         fix = f"bind it, x = {ast.unparse(node.value)}, or {value.fix}"
-        raise frame.error(node, f"{value.shown} is dropped here", fix)
+        raise frame.error(node, f"{value.shown} is dropped here", fix, code="C107")
     frame.unit.dropped += [leaf for leaf in leaves(value) if is_token(leaf)]
     if is_fragment(value) and not _written(value):
         name = ast.unparse(node.value.func)
-        raise frame.error(node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)")
+        raise frame.error(
+            node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)", code="C107"
+        )
 
 
 def _written(fragment: Value) -> bool:

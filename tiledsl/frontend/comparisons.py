@@ -29,11 +29,11 @@ def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
     if isinstance(op, (ast.Is, ast.IsNot)):
         if run_time and a is not b and a is not None and b is not None:  # two values may still be equal
             fix = "compare what they are with ==; `is None` asks whether an optional argument is there"
-            raise frame.error(node, f"`is` between {describe(a)} and {describe(b)}", fix)
+            raise frame.error(node, f"`is` between {describe(a)} and {describe(b)}", fix, code="C104")
         return (a is b) == isinstance(op, ast.Is)
     if isinstance(op, (ast.In, ast.NotIn)):
         if run_time:
-            raise frame.error(node, "`in` needs compile-time values", "compare with == and or")
+            raise frame.error(node, "`in` needs compile-time values", "compare with == and or", code="C106")
         return at_compile_time(_python.contains, [b, a], frame, node) == isinstance(op, ast.In)
     fn, sign, compute = COMPARE[type(op)]
     if has_operators(a) or has_operators(b):
@@ -42,7 +42,9 @@ def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
         return at_compile_time(compute, [a, b], frame, node)
     if not isinstance(op, (ast.Eq, ast.NotEq)):
         fix = "compare the elements: i < m and j < n, or i < m or (i == m and j < n)"
-        raise frame.error(node, f"{sign} between {describe(a)} and {describe(b)} with run-time values", fix)
+        raise frame.error(
+            node, f"{sign} between {describe(a)} and {describe(b)} with run-time values", fix, code="C106"
+        )
     equal = _equal(a, b, frame, node)
     if isinstance(op, ast.Eq):
         return equal
@@ -54,7 +56,7 @@ def _equal(a: Any, b: Any, frame: Frame, node: ast.AST) -> bool | Value:
     for x in (a, b):
         if is_fragment(x):
             fix = "compare fragments by themselves: x == y has one boolean an element"
-            raise frame.error(node, f"== of sequences that hold {describe(x)}", fix)
+            raise frame.error(node, f"== of sequences that hold {describe(x)}", fix, code="C104")
     if not (_is_sequence(a) and _is_sequence(b)):
         return compare(ast.Eq(), a, b, frame, node)
     if isinstance(a, list) != isinstance(b, list) or len(a) != len(b):

@@ -196,7 +196,9 @@ class _Merge:
             # The path without a value goes on to bind one; until then any value will do.
             return self._dummy(b if a is UNBOUND else a, a is UNBOUND)
         if a is UNBOUND or b is UNBOUND:
-            return Unusable(f"{name} may be unbound: only one branch assigns it", f"assign {name} before the `if`")
+            return Unusable(
+                f"{name} may be unbound: only one branch assigns it", f"assign {name} before the `if`", code="C103"
+            )
         if isinstance(a, Unusable) or isinstance(b, Unusable):
             return a if isinstance(a, Unusable) else b
         xs, ys = parts_of(a), parts_of(b)
@@ -211,7 +213,7 @@ class _Merge:
         if type_ is None:
             shown = {"$value": "what is returned", "$choice": "what is chosen"}.get(name, name)
             message = f"{shown} is {describe(a)} on one path and {describe(b)} on the other"
-            return Unusable(message, _instead(a, b, "give both the same dtype, as in f32(...)"))
+            return Unusable(message, _instead(a, b, "give both the same dtype, as in f32(...)"), code="C109")
         if a is True and b is False:
             return self.condition
         if a is False and b is True:
@@ -223,7 +225,7 @@ class _Merge:
         def leaf(value: Any) -> Any:
             if is_token(value) or is_pending(value):
                 message = f"{describe(value)} is returned on some paths only"
-                return Unusable(message, "return it on every path, or wait for it first")
+                return Unusable(message, "return it on every path, or wait for it first", code="C109")
             if not is_register(value):
                 return value
             self.pairs.append((UNBOUND, value, value.type, "") if first else (value, UNBOUND, value.type, ""))
@@ -306,7 +308,7 @@ def _side(frame: Frame, run: Callable[[], Steps | None]) -> Steps:
     if frame.unit.conditions >= MAX_CONDITIONS:
         message = f"more than {MAX_CONDITIONS} run-time conditions inside each other"
         fix = "a `break` or `return` puts all that follows it under one: loop with range(), or leave in fewer places"
-        raise CompileError(message, frame.builder.loc, fix)
+        raise CompileError(message, frame.builder.loc, fix, code="C110")
     with during(frame.unit, conditions=frame.unit.conditions + 1), frame.into(Block()) as block:
         steps = run()
         if steps is not None:
@@ -357,7 +359,7 @@ class Carried:
             literal = next((leaf for leaf in leaves(binding) if isinstance(leaf, float)), None)
             if literal is not None:
                 message = f"{name} changes in a run-time loop but starts as the literal {literal!r}, which has no dtype"
-                binding = Unusable(message, f"start with {name} = f32({literal!r})", frame.loc(node))
+                binding = Unusable(message, f"start with {name} = f32({literal!r})", frame.loc(node), code="C109")
             self.before[name] = binding if unusable(binding) else rebuild(binding, partial(self._enter, name))
 
     def _enter(self, name: str, leaf: Any) -> Any:
@@ -402,7 +404,7 @@ class Carried:
             return before
         if before is UNBOUND:
             message = f"{name} may be unbound: only the body of a loop assigns it, and that may run zero times"
-            return Unusable(message, f"assign {name} before the loop")
+            return Unusable(message, f"assign {name} before the loop", code="C103")
         if end is UNBOUND or isinstance(end, Unusable):
             return end if isinstance(end, Unusable) else before
         parts, ends = parts_of(before), parts_of(end)
@@ -429,8 +431,8 @@ class Carried:
             fix = "give the list its length before the loop, or loop with unroll"
         fix = _instead(before, end, fix)
         if name in self.read:
-            raise self.frame.error(self.node, message, fix)
-        return Unusable(message, fix)
+            raise self.frame.error(self.node, message, fix, code="C109")
+        return Unusable(message, fix, code="C109")
 
     def finish(self, results: Sequence[Value]) -> None:
         """Bind the names after the loop."""

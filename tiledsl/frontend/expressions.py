@@ -35,20 +35,20 @@ def _(node: ast.Name, frame: Frame) -> Any:
         found = frame.unit.typevars.get(binding.__name__)
         if found is None:
             message = f"no parameter has the dtype variable {binding.__name__}"
-            raise frame.error(node, message, "annotate a tensor with it")
+            raise frame.error(node, message, "annotate a tensor with it", code="C103")
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
         name, extents = str(binding), frame.unit.extents
         if name not in extents:
             known = ", ".join(extents) or "none"
             message = f"{name} is not a dimension of this kernel's tensors (they have: {known})"
-            raise frame.error(node, message, "use one of them")
+            raise frame.error(node, message, "use one of them", code="C103")
         return extent(frame, *extents[name])
     if binding is lang.processors:
         host = frame.unit.host
         if frame.builder.block is not host:
             fix = "in the kernel, grid_size() is how many blocks there are"
-            raise frame.error(node, "processors is known to the host alone, in the extents of grid()", fix)
+            raise frame.error(node, "processors is known to the host alone, in the extents of grid()", fix, code="C103")
         return host.args[0]
     return binding  # pyright: ignore[reportUnknownVariableType]
 
@@ -68,7 +68,7 @@ def _(node: ast.Slice, frame: Frame) -> Any:
     parts = [None if part is None else evaluate(part, frame) for part in (node.lower, node.upper, node.step)]
     if any(isinstance(part, Value) for part in parts):
         fix = "a slice has compile-time bounds; tile(i, B) is a range of B elements that may begin anywhere"
-        raise frame.error(node, "a slice with run-time bounds: its length is not known", fix)
+        raise frame.error(node, "a slice with run-time bounds: its length is not known", fix, code="C106")
     return slice(*parts)
 
 
@@ -76,14 +76,16 @@ def _(node: ast.Slice, frame: Frame) -> Any:
 def _(node: ast.Tuple | ast.List, frame: Frame) -> Any:
     items = [evaluate(item, frame) for item in node.elts]
     if many_items(items):
-        raise frame.error(node, f"more than {MAX_ITEMS} items, with those of the lists in it", "make it smaller")
+        raise frame.error(
+            node, f"more than {MAX_ITEMS} items, with those of the lists in it", "make it smaller", code="C110"
+        )
     return tuple(items) if isinstance(node, ast.Tuple) else items
 
 
 @evaluate.register
 def _(node: ast.Dict, frame: Frame) -> Any:
     if any(key is None for key in node.keys):
-        raise frame.error(node, "** in a dict is not part of the kernel language", "write the entries out")
+        raise frame.error(node, "** in a dict is not part of the kernel language", "write the entries out", code="C101")
     entries = zip(node.keys, node.values, strict=True)
     return {_key(frame, key): evaluate(value, frame) for key, value in entries if key is not None}
 
@@ -92,7 +94,7 @@ def _key(frame: Frame, node: ast.expr) -> Any:
     """The key of a dict, which Python hashes."""
     key = evaluate(node, frame)
     if contains_value(key):
-        raise frame.error(node, f"a key of a dict that is {describe(key)}", "keys are compile-time values")
+        raise frame.error(node, f"a key of a dict that is {describe(key)}", "keys are compile-time values", code="C104")
     at_compile_time(hash, [key], frame, node)
     return key
 
@@ -106,10 +108,12 @@ def _(node: ast.JoinedStr, frame: Frame) -> Any:
 def _(node: ast.FormattedValue, frame: Frame) -> Any:
     value = evaluate(node.value, frame)
     if contains_value(value):
-        raise frame.error(node, "a run-time value in an f-string", "pass it to print() as an argument of its own")
+        raise frame.error(
+            node, "a run-time value in an f-string", "pass it to print() as an argument of its own", code="C106"
+        )
     spec = evaluate(node.format_spec, frame) if node.format_spec is not None else ""
     if any(len(digits) > 4 for digits in re.findall(r"\d+", str(spec))):
-        raise frame.error(node, f"a width of more than 9999 characters: {spec}", "use a smaller width")
+        raise frame.error(node, f"a width of more than 9999 characters: {spec}", "use a smaller width", code="C110")
     shown: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
     if node.conversion in shown:
         value = at_compile_time(shown[node.conversion], [value], frame, node)
@@ -134,7 +138,7 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
         return apply(fn, [operand], frame, node, "-" if fn == "neg" else "~")
     if is_register(operand):
         return operand
-    raise frame.error(node, f"+ is not defined for {describe(operand)}", "leave it out")
+    raise frame.error(node, f"+ is not defined for {describe(operand)}", "leave it out", code="C204")
 
 
 @evaluate.register
@@ -179,7 +183,7 @@ def _short_circuit(frame: Frame, node: ast.BoolOp, conjunction: bool, parts: lis
         value = _short_circuit(frame, node, conjunction, parts[1:])
         if not has_operators(value) and not isinstance(value, bool):
             fix = "write a comparison, or bool(...) for its truth"
-            raise frame.error(parts[1], f"`{fn}` of a run-time bool and {describe(value)}", fix)
+            raise frame.error(parts[1], f"`{fn}` of a run-time bool and {describe(value)}", fix, code="C106")
         value = as_condition(value, frame, parts[1])
         return frame.builder.constant(value, BOOL) if isinstance(value, bool) else value
 
@@ -245,7 +249,9 @@ def _comprehension(
     first, rest = generators[0], generators[1:]
     source = evaluate(first.iter, frame)
     if has_operators(source) or not hasattr(source, "__iter__"):
-        raise frame.error(first.iter, f"a comprehension over {describe(source)}", "iterate over compile-time values")
+        raise frame.error(
+            first.iter, f"a comprehension over {describe(source)}", "iterate over compile-time values", code="C106"
+        )
     result: list[Any] = []
     with during(frame, env=dict(frame.env)):
         for element in items_of(source, frame, first.iter, MAX_ITEMS, "make {} items"):
@@ -253,7 +259,9 @@ def _comprehension(
             assign(frame, first.target, element)
             conditions = [as_condition(evaluate(test, frame), frame, test) for test in first.ifs]
             if any(isinstance(c, Value) for c in conditions):
-                raise frame.error(first.ifs[0], "a run-time condition in a comprehension", "use where(condition, a, b)")
+                raise frame.error(
+                    first.ifs[0], "a run-time condition in a comprehension", "use where(condition, a, b)", code="C106"
+                )
             if all(conditions):
                 result += _comprehension(frame, node, rest, item)
     return result

@@ -27,19 +27,19 @@ def is_distributed(binding: Any) -> bool:
 def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], layout: Any, what: str) -> FragmentType:
     """The type of a fragment of `dims` that the block holds in `layout`; `what` asked for it."""
     if not isinstance(layout, FragmentLayout):
-        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _LAYOUTS)
+        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _LAYOUTS, code="C307")
     role = frame.unit.cooperation.role
     if role is not None:
         layout = replace(layout, first=role.first)
     problem = layout.problem(dims, dtype.bits)
     if problem is not None:
-        raise frame.error(node, problem.message, problem.fix)
+        raise frame.error(node, problem.message, problem.fix, code="C307")
     type_ = FragmentType(dtype, dims, layout)
     registers = type_.size // type_.per_register * max(1, dtype.bits // 32)
     if registers > MOST_REGISTERS:
         held = f"{' x '.join(map(str, dims))} {dtype} held as {layout}"
         message = f"{held} is {registers} registers a thread, of which there are {MOST_REGISTERS}"
-        raise frame.error(node, message, "spread it over more warps, or make it smaller")
+        raise frame.error(node, message, "spread it over more warps, or make it smaller", code="C308")
     _hold(frame.unit, layout, frame.loc(node))
     return type_
 
@@ -74,7 +74,9 @@ def _wrong_threads(unit: Unit, role: Region | None, layout: FragmentLayout, loc:
         fix = f"a block has at most {MOST_THREADS} threads; take another grid of warps"
     warps = f"{layout.warps[0]} x {layout.warps[1]} warps"
     has = "one thread" if there == 1 else f"{there}"
-    return CompileError(f"{layout} is held by {layout.threads} threads ({warps}), {shown} has {has}", loc, fix)
+    return CompileError(
+        f"{layout} is held by {layout.threads} threads ({warps}), {shown} has {has}", loc, fix, code="C307"
+    )
 
 
 # -- element by element ----------------------------------------------------------------------------
@@ -86,13 +88,15 @@ def joined(frame: Frame, node: Any, types: list[FragmentType], what: str) -> Fra
     for other in types[1:]:
         if other.dims != first.dims:
             shapes = " and ".join(str(dims) for dims in sorted({first.dims, other.dims}))
-            raise frame.error(node, f"{what} of fragments of different shapes: {shapes}", "give both one shape")
+            raise frame.error(
+                node, f"{what} of fragments of different shapes: {shapes}", "give both one shape", code="C301"
+            )
         if other.layout != first.layout:
             fix = "convert(x, y.layout) where each thread holds what it needs, else go through a shared tile"
             if first.layout is None or other.layout is None:
                 fix = f"give both one layout: fragment(shape, dtype, {first.layout or other.layout})"
             shown = " and ".join(str(type_.layout or "each thread's own") for type_ in (first, other))
-            raise frame.error(node, f"{what} of fragments of different layouts: {shown}", fix)
+            raise frame.error(node, f"{what} of fragments of different layouts: {shown}", fix, code="C307")
         _require_places(frame, node, first, other.dtype, what)
     return first
 
@@ -110,4 +114,4 @@ def _require_places(frame: Frame, node: Any, type_: FragmentType, dtype: DType, 
         return
     message = f"{what} of {type_.dtype} elements held as {layout} gives {dtype}, which has other threads hold them"
     fix = f"do it where the width does not matter: on the accumulator, or before it is loaded as {layout}"
-    raise frame.error(node, message, fix)
+    raise frame.error(node, message, fix, code="C307")

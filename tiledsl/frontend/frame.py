@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Generator, get_args, get_type_hints
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
@@ -49,7 +49,8 @@ class Unit:
     conditions: int = 0
     cooperation: Cooperation = field(default_factory=Cooperation)
     host: Block = field(default_factory=lambda: Block([INDEX], ["processors"]))
-    errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
+    errors: list[CompileError] = field(default_factory=list[CompileError])
+    reported: set[tuple[str, Loc]] = field(default_factory=set[tuple[str, Loc]])
     carried_out: int = 0
 
     def spend(self, loc: Loc) -> None:
@@ -61,18 +62,24 @@ class Unit:
             message = f"more than {MAX_STATEMENTS} statements were carried out at compile time"
         else:
             return
-        raise OutOfBudget(message, loc, "unroll less: loop with range(), or unroll(range(n), by=4) for a few at a time")
+        raise OutOfBudget(
+            message, loc, "unroll less: loop with range(), or unroll(range(n), by=4) for a few at a time", code="C110"
+        )
 
     def report(self, error: CompileError) -> None:
-        """Record an error; the same one again (an unrolled statement) counts once."""
+        """Record an error, but none that says much the same as one before: of the same kind at the same place, as in
+        each iteration of an unrolled loop; or with the same text in a tile function that is called elsewhere."""
         for single in error.errors if isinstance(error, CompileErrors) else (error,):
-            self.errors.setdefault((single.message, single.loc), single)
+            keys = {(single.code, single.loc), (single.message, replace(single.loc, caller=None))}
+            if keys.isdisjoint(self.reported):
+                self.errors.append(single)
+            self.reported |= keys
         if len(self.errors) >= CompileErrors.MOST:
             self.raise_errors()
 
     def raise_errors(self) -> None:
         if self.errors:
-            found = sorted(self.errors.values(), key=lambda e: (e.loc.file, e.loc.line, e.loc.col))
+            found = sorted(self.errors, key=lambda e: (e.loc.file, e.loc.line, e.loc.col))
             raise CompileErrors(found)
 
 
@@ -118,8 +125,8 @@ class Frame:
             self._locs[node] = self.source.loc(node, self.call)
         return self._locs[node]
 
-    def error(self, node: ast.AST, message: str, fix: str) -> CompileError:
-        return CompileError(message, self.loc(node), fix)
+    def error(self, node: ast.AST, message: str, fix: str, *, code: str) -> CompileError:
+        return CompileError(message, self.loc(node), fix, code=code)
 
     def lookup(self, node: ast.Name) -> Any:
         """The binding of a name. Unbound, ambiguous and poisoned ones raise."""
@@ -129,12 +136,14 @@ class Frame:
         else:
             binding = _lookup_free(self.fn, name)
             if binding is UNBOUND:
-                raise self.error(node, f"the name {name} is not defined", "define it before the kernel, or import it")
+                raise self.error(
+                    node, f"the name {name} is not defined", "define it before the kernel, or import it", code="C103"
+                )
             self.check_readable(node, name, binding)
         if binding is POISON:
             raise Poisoned
         if binding is UNBOUND:
-            raise self.error(node, f"{name} is used before it is bound", f"assign {name} first")
+            raise self.error(node, f"{name} is used before it is bound", f"assign {name} first", code="C103")
         if isinstance(binding, Unusable):
             raise binding.error(self.loc(node))
         self.looked_up.add((name, id(binding)))
@@ -144,7 +153,9 @@ class Frame:
         """Refuse an object from outside whose content cannot be read: the compiled kernel could not follow it."""
         if unreadable(value):
             message = f"{name} is a {type(value).__name__}: whether its content has changed cannot be told"
-            raise self.error(node, message, "take out what is needed before: numbers, a tuple, a frozen dataclass")
+            raise self.error(
+                node, message, "take out what is needed before: numbers, a tuple, a frozen dataclass", code="C113"
+            )
 
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:
@@ -218,4 +229,4 @@ _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
 def _unsupported(node: ast.AST, frame: Frame) -> CompileError:
     fix = "docs/language.md lists the statements and expressions that are"
     name, fix = _UNSUPPORTED.get(type(node), (type(node).__name__, fix))
-    return frame.error(node, f"{name} is not part of the kernel language", fix)
+    return frame.error(node, f"{name} is not part of the kernel language", fix, code="C101")

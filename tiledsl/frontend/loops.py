@@ -40,7 +40,7 @@ def _(node: ast.For, frame: Frame) -> None:
             _run_time_for(frame, node, WorkLoop(frame, node, items))
         case _ if has_operators(items) or not isinstance(items, Iterable):
             fix = "loop over range(...), unroll(...) or a compile-time sequence"
-            raise frame.error(node.iter, f"cannot loop over {describe(items)}", fix)
+            raise frame.error(node.iter, f"cannot loop over {describe(items)}", fix, code="C104")
         case _:
             _unrolled(frame, node, items_of(items, frame, node.iter, MAX_UNROLL, "unroll {} iterations"))
 
@@ -62,7 +62,9 @@ def _(node: ast.While, frame: Frame) -> None:
 
 def _refuse_else(frame: Frame, node: ast.For | ast.While) -> None:
     if node.orelse:
-        raise frame.error(node, "`else` on a loop is not part of the kernel language", "set a bool before `break`")
+        raise frame.error(
+            node, "`else` on a loop is not part of the kernel language", "set a bool before `break`", code="C101"
+        )
 
 
 # -- compile time ----------------------------------------------------------------------------------
@@ -97,7 +99,9 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
 
 def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     if not isinstance(node.target, ast.Name):
-        raise frame.error(node.target, "the variable of a run-time loop is a name", "write `for i in range(...)`")
+        raise frame.error(
+            node.target, "the variable of a run-time loop is a name", "write `for i in range(...)`", code="C101"
+        )
     name = node.target.id
     names = assigned_names(node.body) - {name}
     exits = loop_exits(node.body)
@@ -105,7 +109,7 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         changed = "pipelined()" if "stages" in bounds.how else "unroll()" if bounds.how.get("unroll", 1) > 1 else ""
         if changed:
             message = f"{changed} on a loop that `break` or `return` may leave"
-            raise frame.error(node.iter, message, f"leave {changed} out")
+            raise frame.error(node.iter, message, f"leave {changed} out", code="C108")
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
@@ -133,16 +137,18 @@ def _check_pipelined(frame: Frame, node: ast.For, carried: Carried) -> None:
     around = frame.unit.pipelined
     if around is not None:
         message = f"a pipelined loop inside the one of line {around.line}"
-        raise frame.error(node.iter, message, "pipeline one of them: the inner one, as a rule")
+        raise frame.error(node.iter, message, "pipeline one of them: the inner one, as a rule", code="C607")
     tokens = [name for name, type_ in zip(carried.names, carried.types, strict=True) if isinstance(type_, TokenType)]
     if tokens:
         message = f"a pipelined loop cannot carry {tokens[0]}, the token of a copy_async()"
-        raise frame.error(node.iter, message, "wait for it before the loop, and take no tokens in its body")
+        raise frame.error(
+            node.iter, message, "wait for it before the loop, and take no tokens in its body", code="C607"
+        )
 
 
 def _unbind_target(frame: Frame, name: str) -> None:
     message = f"{name} may be unbound: it is the variable of a loop that may run zero times"
-    frame.env[name] = Unusable(message, f"copy {name} to a variable that is assigned before the loop")
+    frame.env[name] = Unusable(message, f"copy {name} to a variable that is assigned before the loop", code="C103")
 
 
 def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> None:
@@ -172,7 +178,7 @@ def _while(
     exits = loop_exits(node.body)
     if ast.Return in exits and any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(node)):
         fix = "assign the value to a variable, `break`, return it"
-        raise frame.error(node, "`return` with a value inside a run-time loop", fix)
+        raise frame.error(node, "`return` with a value inside a run-time loop", fix, code="C108")
     flags = {f for f, kind in (("$break", ast.Break), ("$return", ast.Return)) if kind in exits}
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = frame.env["$continue"] = False

@@ -66,7 +66,7 @@ class Access:
         joined(self.frame, self.node, [self.type, binding.type], f"{what} and indices")
         if binding.type.dtype != dtype:
             message = f"the {what} must be {dtype}, it is {describe(binding)}"
-            raise self.frame.error(self.node, message, f"convert it: x.to({dtype})")
+            raise self.frame.error(self.node, message, f"convert it: x.to({dtype})", code="C203")
         return elements(binding, self.frame)
 
     def each(self, make: Callable[..., Op], *operands: list[Value], **attributes: Any) -> Any:
@@ -89,7 +89,7 @@ def access(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> Access
     for fragment in fragments:
         if fragment.type.dtype != INDEX:
             fix = "convert it: x.to(index); rows, columns = coordinates(acc) are indices"
-            raise frame.error(node, f"an index must be index, it is {describe(fragment)}", fix)
+            raise frame.error(node, f"an index must be index, it is {describe(fragment)}", fix, code="C203")
     if not fragments:
         base, indices = located(frame, node, memory, items)
         return Access(frame, node, base, [indices], None)
@@ -114,7 +114,7 @@ def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
         what = describe(container)
         fix = "use unroll() so that the index is known at compile time"
         fix = fix if contains_value(at) else "index tensors, tiles, fragments and compile-time sequences"
-        raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix)
+        raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix, code="C104")
     return at_compile_time(operator.getitem, [container, at], frame, node, structure=True)
 
 
@@ -122,7 +122,7 @@ def write_element(frame: Frame, node: ast.AST, memory: Value | View, at: Any, bi
     """``memory[at] = binding``."""
     if any(is_slice(item) for item in places(at)):
         fix = "assign elements, store a vector with .store(), or copy(src, dst) a whole view"
-        raise frame.error(node, f"a part of {memory_name(memory)} is not an element", fix)
+        raise frame.error(node, f"a part of {memory_name(memory)} is not an element", fix, code="C305")
     found = access(frame, node, memory, at)
     values = found.values(binding, memory_type(memory).dtype, f"value stored to {memory_name(memory)}")
     found.each(tile.Store, values, gathered=found.gathered)
@@ -132,7 +132,7 @@ def absent(frame: Frame, node: ast.AST, action: str) -> CompileError:
     """The error for the use of an optional tensor that this call does not give."""
     name = ast.unparse(node.value) if isinstance(node, (ast.Subscript, ast.Attribute)) else "it"
     fix = f"guard it: `if {name} is not None:`"
-    return frame.error(node, f"{name} is None in this call and cannot be {action}", fix)
+    return frame.error(node, f"{name} is None in this call and cannot be {action}", fix, code="C403")
 
 
 def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -> int:
@@ -141,12 +141,12 @@ def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -
     size = type_.dtype.bytes
     if not isinstance(vec, int) or vec not in tile.VECTOR_BYTES or vec % size:
         message = f"vec={vec if isinstance(vec, int) else describe(vec)} on elements of {size} bytes"
-        raise frame.error(node, message, "vec counts bytes: 2, 4, 8 or 16, and at least one element")
+        raise frame.error(node, message, "vec counts bytes: 2, 4, 8 or 16, and at least one element", code="C401")
     count = vec // size
     if count > 1 and unit_axis(as_view(memory)) is None and type_.unit >= 0:
         name = memory_name(memory)
         message = f"{vec} bytes at once along the axis of stride 1 of {name}, which this view has dropped"
-        raise frame.error(node, message, "take a view that keeps that axis, or access single elements")
+        raise frame.error(node, message, "take a view that keeps that axis, or access single elements", code="C401")
     return count
 
 
@@ -162,11 +162,13 @@ def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tupl
     which has an axis for each slice."""
     if type_.layout is not None:
         fix = "store it to a tile, or go element by element: rows, columns = coordinates(acc), then where() or t.get()"
-        raise frame.error(node, f"{type_} is held by {type_.layout.threads} threads together and has no indices", fix)
+        raise frame.error(
+            node, f"{type_} is held by {type_.layout.threads} threads together and has no indices", fix, code="C104"
+        )
     items = places(at)
     if len(items) != len(type_.dims):
         message = f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}"
-        raise frame.error(node, message, _INSIDE)
+        raise frame.error(node, message, _INSIDE, code="C304")
     chosen: list[range] = []
     for item, limit in zip(items, type_.dims, strict=True):
         at, count = (item.start, item.size) if isinstance(item, Range) else (item, 1)
@@ -176,10 +178,10 @@ def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tupl
             found = slice_range(frame, node, at, limit)
         else:
             message = f"a fragment lives in registers and takes compile-time indices, got {describe(at)}"
-            raise frame.error(node, message, "loop with unroll() instead of range()")
+            raise frame.error(node, message, "loop with unroll() instead of range()", code="C106")
         if not 0 <= found[0] <= found[-1] < limit:
             shown = f"the slice {found.start}:{found.stop}" if is_slice(item) else f"index {item}"
-            raise frame.error(node, f"{shown} is outside a fragment of shape {type_.dims}", _INSIDE)
+            raise frame.error(node, f"{shown} is outside a fragment of shape {type_.dims}", _INSIDE, code="C303")
         chosen.append(found)
     return chosen, tuple(len(found) for found, item in zip(chosen, items, strict=True) if is_slice(item))
 
@@ -205,7 +207,7 @@ def replaced_in_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any, 
     elif binding.type != FragmentType(dtype, shape):
         wanted = f"a slice of shape {shape}" if shape else "one element"
         fix = "both sides of an assignment have one shape and dtype"
-        raise frame.error(node, f"{describe(binding)} assigned to {wanted} of {dtype}", fix)
+        raise frame.error(node, f"{describe(binding)} assigned to {wanted} of {dtype}", fix, code="C203")
     else:
         sources = elements(binding, frame)
     for place, element in zip(product(*chosen), sources, strict=False):

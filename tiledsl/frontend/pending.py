@@ -23,17 +23,23 @@ def _check_used_once(unit: Unit, value: Value, made: Op) -> None:
     uses = uses_of(value)
     if not uses and isinstance(made, wgmma.Begin):
         message = "nothing is added to this accumulator, and nobody waits for it"
-        unit.report(CompileError(message, made.loc, "remove it"))
+        unit.report(CompileError(message, made.loc, "remove it", code="C504"))
     elif not uses:
         message = "these products are never waited for: the accumulator is dropped"
-        unit.report(CompileError(message, made.loc, "x = acc.wait() gives its elements"))
+        unit.report(CompileError(message, made.loc, "x = acc.wait() gives its elements", code="C504"))
     for number, use in enumerate(uses):
         if use.in_loop:
             fix = "give the result the name of what goes in: acc = wgmma(a, b, acc)"
-            unit.report(CompileError("a loop takes the same accumulator in every iteration", use.op.loc, fix))
+            unit.report(
+                CompileError("a loop takes the same accumulator in every iteration", use.op.loc, fix, code="C504")
+            )
         for other in uses[:number]:
             if not use.excludes(other):
                 first, second = sorted((use.op.loc, other.op.loc), key=lambda loc: loc.line)
                 message = f"this accumulator was used before, in line {first.line}"
                 message += ": its sum is in flight under another name"
-                unit.report(CompileError(message, second, "continue with the result of that: acc = wgmma(a, b, acc)"))
+                unit.report(
+                    CompileError(
+                        message, second, "continue with the result of that: acc = wgmma(a, b, acc)", code="C504"
+                    )
+                )

@@ -23,7 +23,9 @@ def _(node: ast.Pass, frame: Frame) -> None:
 def _(node: ast.Return, frame: Frame) -> None:
     value = evaluate(node.value, frame) if node.value is not None else None
     if frame.caller is None and value is not None:
-        raise frame.error(node, "a kernel returns nothing", "store the result to a Global, and `return` alone")
+        raise frame.error(
+            node, "a kernel returns nothing", "store the result to a Global, and `return` alone", code="C108"
+        )
     frame.env["$value"] = value
     frame.env["$return"] = True
 
@@ -39,11 +41,11 @@ def _(node: ast.Assert, frame: Frame) -> None:
     condition = evaluate(node.test, frame)
     if has_operators(condition):
         message = f"assert of a run-time value ({describe(condition)})"
-        raise frame.error(node, message, "write assert_(condition, message)")
+        raise frame.error(node, message, "write assert_(condition, message)", code="C106")
     if not as_condition(condition, frame, node.test):
         message = evaluate(node.msg, frame) if node.msg is not None else ast.unparse(node.test)
         fix = f"give the consts or dtypes such values that {ast.unparse(node.test)} holds"
-        raise frame.error(node, f"assertion failed at compile time: {message}", fix)
+        raise frame.error(node, f"assertion failed at compile time: {message}", fix, code="C112")
 
 
 # -- with: regions of the language, such as roles and the slots of rings ----------------------------
@@ -54,7 +56,9 @@ def _(node: ast.With, frame: Frame) -> None:
     exits = sorted(kind.__name__.lower() for kind in loop_exits(node.body))
     if exits:
         fix = "put the statements to skip under an `if`"
-        raise frame.error(node, f"`{exits[0]}` leaves the body of a `with`, whose end would be skipped", fix)
+        raise frame.error(
+            node, f"`{exits[0]}` leaves the body of a `with`, whose end would be skipped", fix, code="C108"
+        )
     with ExitStack() as regions:
         for item in node.items:
             region = _region(frame, item.context_expr)
@@ -73,4 +77,4 @@ def _region(frame: Frame, node: ast.expr) -> Region:
     if isinstance(region, Region):
         return region
     message = f"with is not part of the kernel language on {describe(region)}"
-    raise frame.error(node, message, "role(...), ring.fill(), ring.use() and r.turn(...) stand there")
+    raise frame.error(node, message, "role(...), ring.fill(), ring.use() and r.turn(...) stand there", code="C101")

@@ -30,9 +30,11 @@ class Bounds(LanguageObject):
     def __init__(self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0) -> None:
         dtype = common_dtype([lo, hi, step], frame, node, "range()") or INDEX
         if dtype.kind not in ("int", "index"):
-            raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
+            raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)", code="C203")
         if step == 0 and not isinstance(step, Value):
-            raise frame.error(node, "range() with step 0 never ends", "use a step of 1 or more, or a negative one")
+            raise frame.error(
+                node, "range() with step 0 never ends", "use a step of 1 or more, or a negative one", code="C105"
+            )
         self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
         self.known = int(op.value) if isinstance(op, Constant) else 0

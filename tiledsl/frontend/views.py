@@ -82,11 +82,13 @@ def slice_range(frame: Frame, node: ast.AST, item: slice, limit: int | str) -> r
             message = f"a slice is made of compile-time ints, got {describe(bound)}"
             if bound is limit:
                 message = f"a slice up to {limit}, which is only known at run time: it has a compile-time length"
-            raise frame.error(node, message, "give it an end, take the whole axis with `:`, or a range tile(i, B)")
+            raise frame.error(
+                node, message, "give it an end, take the whole axis with `:`, or a range tile(i, B)", code="C305"
+            )
     if start < 0 or stop <= start or step < 1:
         shown = f"{start}:{stop}" + (f":{step}" if step != 1 else "")
         fix = "write a:b with a < b; there are no negative indices: count from the start"
-        raise frame.error(node, f"the slice {shown} is empty, or goes backwards", fix)
+        raise frame.error(node, f"the slice {shown} is empty, or goes backwards", fix, code="C305")
     return range(start, stop, step)
 
 
@@ -95,7 +97,7 @@ def located(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> tuple
     for item in places(at):
         if is_slice(item):
             fix = "index each axis with a number; a view t[m, k] is made by itself"
-            raise frame.error(node, f"{describe(item)} is not the index of an element", fix)
+            raise frame.error(node, f"{describe(item)} is not the index of an element", fix, code="C104")
     element = subview(frame, node, memory, at)
     return element.base, base_origin(frame, element)
 
@@ -110,7 +112,7 @@ def _number(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -
     at, limit = integer(value), view.dims[position]
     if at is not None and (at < 0 or (isinstance(limit, int) and at >= limit)):
         message = f"index {at} is outside axis {position} of {memory_name(view)}, whose extent is {limit}"
-        raise frame.error(node, message, "indices go from 0 to the extent - 1; there are no negative ones")
+        raise frame.error(node, message, "indices go from 0 to the extent - 1; there are no negative ones", code="C303")
     return value
 
 
@@ -143,7 +145,9 @@ def subview(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> View:
     items = places(at)
     if len(items) != view.rank:
         what = memory_name(view) if view == as_view(view.base) else f"this view of {memory_name(view)}"
-        raise frame.error(node, f"{what} has {view.rank} axes, got {len(items)} indices", "one for each axis")
+        raise frame.error(
+            node, f"{what} has {view.rank} axes, got {len(items)} indices", "one for each axis", code="C304"
+        )
     origin: list[Value | int] = list(view.origin)
     axes: list[int] = []
     dims: list[int | str] = []
@@ -170,12 +174,12 @@ def _part(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> 
         start, size = found.start, found.stop - found.start
         if found.step != 1:
             fix = "a view takes neighbouring elements: leave the step out"
-            raise frame.error(node, f"a slice with step {found.step}", fix)
+            raise frame.error(node, f"a slice with step {found.step}", fix, code="C305")
     first = _known(start)
     last = size if first is None else first + size
     if (first is not None and first < 0) or (isinstance(limit, int) and last > limit):
         shown = f"elements {first} to {last}" if first is not None else f"{size} elements"
         message = f"{shown} are outside axis {position} of {memory_name(view)}, whose extent is {limit}"
         fix = "a slice lies inside a static extent; it is not clipped, and there are no negative indices"
-        raise frame.error(node, message, fix)
+        raise frame.error(node, message, fix, code="C303")
     return start, size

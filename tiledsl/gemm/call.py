@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
 from tiledsl.gemm.formats import RESIDUES, WHOLE, check_factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
@@ -135,6 +136,7 @@ def _layout(x: Any) -> tuple[Any, ...]:
     return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.get_device()
 
 
+@short_traceback
 def _call(
     A: Any, B: Any, C: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any,
     out_dtype: Any, precision: Any, scale_a: Any, scale_b: Any,
@@ -151,7 +153,7 @@ def _call(
     check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:
-        raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out")
+        raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out", code="C804")
     if of.c.empty:
         return of.result
     of = _without_k(of) if alpha == 0 else of

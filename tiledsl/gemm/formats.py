@@ -137,31 +137,33 @@ def format_of(
     for name, dtype in (("A", a), ("B", b)):
         if dtype.name not in known:
             message = f"{name} is {dtype}, which no kernel multiplies; expected one of {', '.join(known)}"
-            raise argument_error(call, message, "convert A and B")
+            raise argument_error(call, message, "convert A and B", code="C802")
     if scaled and not {a, b} <= {*PRECISIONS["promoted"]}:
         names = " or ".join(map(str, PRECISIONS["promoted"]))
         message = f"scale_a and scale_b are for A and B of {names}; they are {a} and {b}"
-        raise argument_error(call, message, "leave them out: alpha, or an epilogue function, scales any result")
+        raise argument_error(
+            call, message, "leave them out: alpha, or an epilogue function, scales any result", code="C802"
+        )
     if precision is not None:
         if precision not in PRECISIONS:
             message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
-            raise argument_error(call, message, "leave it out, for products of the dtypes of A and B")
+            raise argument_error(call, message, "leave it out, for products of the dtypes of A and B", code="C805")
         possible = PRECISIONS[precision]
         if not {a, b} <= {*possible}:
             names = " or ".join(map(str, possible))
             message = f"precision is {precision!r}, which is for A and B of {names}; they are {a} and {b}"
-            raise argument_error(call, message, "leave it out")
+            raise argument_error(call, message, "leave it out", code="C802")
         if precision == "tf32":
             a = b = TF32
     found = FORMATS.get((a.name, b.name))
     if found is None:
         message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
-        raise argument_error(call, message, "convert one of them")
+        raise argument_error(call, message, "convert one of them", code="C802")
     split = SPLITS.get(precision or "") or RESIDUES.get(precision or "")
     found = found._replace(promoted=scaled or precision == "promoted", split=split)
     if found.sums == F64 and not found.split:
-        names = " or ".join(repr(scheme.name) for scheme in RESIDUES.values() if scheme.dtype == F64)
-        raise argument_error(call, "A and B are f64, which are multiplied as integers only", f"pass precision={names}")
+        fix = f"pass precision={' or '.join(repr(s.name) for s in RESIDUES.values() if s.dtype == F64)}"
+        raise argument_error(call, "A and B are f64, which are multiplied as integers only", fix, code="C802")
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
 
 
@@ -172,7 +174,7 @@ def check_factors(call: Any, format: Format, c: DType, alpha: float, beta: float
     for name, value in (("alpha", alpha), ("beta", beta)):
         if value % 1 or abs(value) > WHOLE:
             message = f"{name} is {value:g}, but the sums of {format} are i32: expected an integer up to 2^24"
-            raise argument_error(call, message, "scale by an epilogue function, which may convert to f32")
+            raise argument_error(call, message, "scale by an epilogue function, which may convert to f32", code="C805")
     if beta and c != I32:
         message = f"beta is {beta:g} and C is {c}, but the sums of {format} are i32"
-        raise argument_error(call, message, "pass C of i32, or add to it by an epilogue function")
+        raise argument_error(call, message, "pass C of i32, or add to it by an epilogue function", code="C802")

@@ -11,6 +11,7 @@ from functools import cache
 from math import gcd
 from typing import Any, NamedTuple
 
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
@@ -36,6 +37,7 @@ EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
 
+@short_traceback
 def grouped_gemm(
     A: Any,
     B: Any,
@@ -58,6 +60,7 @@ def grouped_gemm(
     return _call(_Call("grouped_gemm", False), A, B, offsets, C, alpha, bias, epilogue, device, None)
 
 
+@short_traceback
 def masked_gemm(
     A: Any,
     B: Any,
@@ -147,7 +150,7 @@ def _checked(
     c = describe(call, "C", result)
     if c.shape != shape or c.dtype != a.dtype:
         message = f"C is {c.dtype} of shape {c.shape}; expected {a.dtype} of shape {shape}"
-        raise argument_error(call, message, "pass C so, or leave it out")
+        raise argument_error(call, message, "pass C so, or leave it out", code="C803")
     if 0 in (groups, rows, n):
         return result, None
     mean = rows / groups
@@ -158,7 +161,7 @@ def _checked(
     consts = choose_grouped(groups, mean, n, k, within or not by_columns)
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
-        raise argument_error(call, message, "split the groups over several calls")
+        raise argument_error(call, message, "split the groups over several calls", code="C803")
     emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
     unaligned = [(i, axis) for i, axis in enumerate((-1 if within else _unaligned(a), _unaligned(b))) if axis]
     return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, tuple(unaligned))
@@ -243,23 +246,27 @@ def _check_shapes(call: Any, a: ArrayInfo, b: ArrayInfo, limits: ArrayInfo) -> N
     first = "[G, max_m, K]" if call.masked else "[rows, K]"
     if len(a.shape) != 2 + call.masked or len(b.shape) != 3:
         message = f"A has the shape {a.shape} and B {b.shape}; expected {first} and [G, K, N]"
-        raise argument_error(call, message, "pass them so; transposed views will do")
+        raise argument_error(call, message, "pass them so; transposed views will do", code="C803")
     if a.shape[-1] != b.shape[1]:
         message = f"K is {a.shape[-1]} in A, of shape {a.shape}, but {b.shape[1]} in B, of shape {b.shape}"
-        raise argument_error(call, message, f"pass A as {first} and B as [G, K, N]; a transposed view will do")
+        raise argument_error(
+            call, message, f"pass A as {first} and B as [G, K, N]; a transposed view will do", code="C803"
+        )
     groups = b.shape[0]
     if call.masked and a.shape[0] != groups:
-        raise argument_error(call, f"A has {a.shape[0]} groups, but B {groups}", "pass as many of both")
+        raise argument_error(call, f"A has {a.shape[0]} groups, but B {groups}", "pass as many of both", code="C803")
     if groups > ROOM[-1]:
         message = f"there are {groups} groups; a call takes {ROOM[-1]} at most"
-        raise argument_error(call, message, "split them over several calls")
+        raise argument_error(call, message, "split them over several calls", code="C803")
     if a.dtype.name not in ("bf16", "f16") or a.dtype != b.dtype:
-        raise argument_error(call, f"A is {a.dtype} and B {b.dtype}; expected bf16 or f16, of both", "convert them")
+        raise argument_error(
+            call, f"A is {a.dtype} and B {b.dtype}; expected bf16 or f16, of both", "convert them", code="C802"
+        )
     name, count = ("counts", groups) if call.masked else ("offsets", groups + 1)
     if limits.shape != (count,) or limits.dtype.name not in ("i32", "i64"):
         message = f"{name} are {limits.dtype} of shape {limits.shape}; expected i32 or i64 of shape ({count},)"
         fix = "one for each group" if call.masked else "where each group begins, and where the last one ends"
-        raise argument_error(call, message, fix)
+        raise argument_error(call, message, fix, code="C803")
 
 
 def _unaligned(info: ArrayInfo) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.choice import TOGETHER
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped_call import aligned_copy
@@ -54,6 +55,7 @@ class Int4Weights:
         return f"Int4Weights(k={self.k}, n={self.n}, group={self.group}{', zeros' if self.zeros is not None else ''})"
 
 
+@short_traceback
 def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> Int4Weights:
     """Weights of 4 bits in the order in which `int4_gemm` reads them, on the host: once for each matrix.
 
@@ -63,21 +65,23 @@ def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> In
     """
     info = describe(PACK, "scales", scales)
     if group not in GROUPS:
-        raise argument_error(PACK, f"group is {group!r}; expected one of {GROUPS}", "repeat or split the scales")
+        raise argument_error(
+            PACK, f"group is {group!r}; expected one of {GROUPS}", "repeat or split the scales", code="C805"
+        )
     numbers: Any = _numbers("q", q)
     if numbers.ndim != 2:
-        raise argument_error(PACK, f"q has the shape {numbers.shape}; expected [K, N]", "pass one matrix")
+        raise argument_error(PACK, f"q has the shape {numbers.shape}; expected [K, N]", "pass one matrix", code="C803")
     k, n = map(int, numbers.shape)
     shape, known = (cdiv(k, group), n), info.dtype.name in FLOATS
     if info.shape != shape or not known:
         message = f"scales are {info.dtype} of shape {info.shape}; expected bf16, f16 or f32 of shape {shape}"
-        raise argument_error(PACK, message, f"pass one for each {group} of k and each column")
+        raise argument_error(PACK, message, f"pass one for each {group} of k and each column", code="C803")
     points = None
     if zeros is not None:
         points = _numbers("zeros", zeros)
         if points.shape != shape:
             message = f"zeros have the shape {points.shape}; expected {shape}"
-            raise argument_error(PACK, message, "pass one for each scale")
+            raise argument_error(PACK, message, "pass one for each scale", code="C803")
         points = _like(scales, _padded(points.astype(np.uint8), shape[0], _whole(n), 8))
     columns = new_array(PACK, scales, (shape[0], _whole(n)))
     columns[...] = 0
@@ -118,7 +122,9 @@ def _numbers(name: str, x: Any) -> Any:
     whole = found.dtype.kind in "iu"
     if not whole or (found.size and not 0 <= found.min() <= found.max() <= 15):
         of = f"from {found.min()} to {found.max()}" if whole else f"{info.dtype}"
-        raise argument_error(PACK, f"{name} is {of}; expected integers from 0 to 15", "add 8 to signed weights")
+        raise argument_error(
+            PACK, f"{name} is {of}; expected integers from 0 to 15", "add 8 to signed weights", code="C805"
+        )
     return found
 
 
@@ -127,6 +133,7 @@ def _like(other: Any, x: Any) -> Any:
     return x if isinstance(other, np.ndarray) else sys.modules["torch"].from_numpy(x).to(other.device)
 
 
+@short_traceback
 def int4_gemm(
     X: Any,
     W: Int4Weights,
@@ -148,15 +155,15 @@ def int4_gemm(
     x = describe(GEMM, "X", X)
     if len(x.shape) != 2 or x.shape[1] != W.k:
         message = f"X has the shape {x.shape}; expected [M, {W.k}], as the weights are [{W.k}, {W.n}]"
-        raise argument_error(GEMM, message, "pass rows of K elements")
+        raise argument_error(GEMM, message, "pass rows of K elements", code="C803")
     if x.dtype.name not in ("bf16", "f16"):
-        raise argument_error(GEMM, f"X is {x.dtype}; expected bf16 or f16", "convert it")
+        raise argument_error(GEMM, f"X is {x.dtype}; expected bf16 or f16", "convert it", code="C802")
     m = x.shape[0]
     result = new_array(GEMM, X, (m, W.n)) if C is None else C
     c = describe(GEMM, "C", result)
     if c.shape != (m, W.n) or c.dtype.name not in FLOATS:
         message = f"C is {c.dtype} of shape {c.shape}; expected bf16, f16 or f32 of shape {(m, W.n)}"
-        raise argument_error(GEMM, message, "pass C so, or leave it out")
+        raise argument_error(GEMM, message, "pass C so, or leave it out", code="C803")
     if 0 in (m, W.n):
         return result
     operand = X[None] if _read_by_tma(x) else aligned_copy(GEMM, X[None], -1, device)

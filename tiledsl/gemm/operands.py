@@ -83,19 +83,19 @@ def described(
         possible = ", ".join(dtype.name for dtype in format.results)
         tf32 = ', or precision="tf32"' if format.a == F32 else ""
         message = f"C is {c.dtype}; expected one of {possible} for {format}"
-        raise argument_error(GEMM, message, f"pass C of such a dtype{tf32}")
+        raise argument_error(GEMM, message, f"pass C of such a dtype{tf32}", code="C802")
     if wanted not in (None, c.dtype):
-        raise argument_error(GEMM, f"C is {c.dtype}, but out_dtype is {wanted}", "leave out one of them")
+        raise argument_error(GEMM, f"C is {c.dtype}, but out_dtype is {wanted}", "leave out one of them", code="C802")
     if c.shape != shape:
         message = f"C has the shape {c.shape}; expected {shape} for A {a.shape} and B {b.shape}"
-        raise argument_error(GEMM, message, "pass C of that shape, or leave it out")
+        raise argument_error(GEMM, message, "pass C of that shape, or leave it out", code="C803")
     arrays = {"A": a, "B": b, "C": c}
     if bias is not None:
         arrays["bias"] = _described_bias(bias, shape[-1])
         if format.sums != F32 and not converts:
             message = f"bias is f32, but the sums of {format} are {format.sums}"
             added = "x + bias.get(column).to(f64)" if format.sums == F64 else "x.to(f32) + bias.get(column)"
-            raise argument_error(GEMM, message, f"add it by an epilogue function: {added}")
+            raise argument_error(GEMM, message, f"add it by an epilogue function: {added}", code="C802")
     scales = _described_scales(scale_a, scale_b, a.shape, b.shape) if scaled else None
     arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
     _check_memory(arrays)
@@ -111,7 +111,9 @@ def dtype_named(value: Any) -> DType:
         text = str(getattr(value, "__name__", value)).removeprefix("torch.")
         found = DTYPES.get(NUMPY_NAMES.get(text, text))
     if found is None or found.name not in NAMES:
-        raise argument_error(GEMM, f"the dtype {value!r} is none of {', '.join(NAMES)}", 'pass "f32", for example')
+        raise argument_error(
+            GEMM, f"the dtype {value!r} is none of {', '.join(NAMES)}", 'pass "f32", for example', code="C802"
+        )
     return found
 
 
@@ -126,18 +128,22 @@ def stream_handle(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     message = f"stream is a {type(stream).__name__}; expected a CUDA stream"
-    raise argument_error(GEMM, message, "pass its handle as an int, or a stream of torch or CuPy")
+    raise argument_error(GEMM, message, "pass its handle as an int, or a stream of torch or CuPy", code="C805")
 
 
 def _shape_of_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if not (len(a) in (2, 3) and len(b) in (2, 3)):
-        raise argument_error(GEMM, f"A has the shape {a} and B {b}; expected two axes, or three with a batch", SHAPES)
+        raise argument_error(
+            GEMM, f"A has the shape {a} and B {b}; expected two axes, or three with a batch", SHAPES, code="C803"
+        )
     if a[-1] != b[-2]:
         message = f"K is {a[-1]} in A, of shape {a}, but {b[-2]} in B, of shape {b}"
-        raise argument_error(GEMM, message, f"{SHAPES}; a transposed view will do")
+        raise argument_error(GEMM, message, f"{SHAPES}; a transposed view will do", code="C803")
     batches = {shape[0] for shape in (a, b) if len(shape) == 3}
     if len(batches - {1}) > 1:
-        raise argument_error(GEMM, f"A has a batch of {a[0]}, but B one of {b[0]}", "pass batches that agree, or of 1")
+        raise argument_error(
+            GEMM, f"A has a batch of {a[0]}, but B one of {b[0]}", "pass batches that agree, or of 1", code="C803"
+        )
     batch = [next(iter(batches - {1}), 1)] if batches else []
     return (*batch, a[-2], b[-1])
 
@@ -146,7 +152,7 @@ def _described_bias(bias: Any, n: int) -> ArrayInfo:
     found = describe(GEMM, "bias", bias)
     if found.dtype.name != "f32" or found.shape != (n,):
         message = f"bias is {found.dtype} of shape {found.shape}; expected f32 of shape ({n},), one for each column"
-        raise argument_error(GEMM, message, "convert it")
+        raise argument_error(GEMM, message, "convert it", code="C803")
     return found
 
 
@@ -163,12 +169,14 @@ def _described_scales(
         expected = f"f32 of shape {shape}, {what}"
         if value is None:
             message = f"{name} is left out, and the other operand's scales are given; expected {expected}"
-            raise argument_error(GEMM, message, "pass both, the factors of an operand that has none being 1")
+            raise argument_error(
+                GEMM, message, "pass both, the factors of an operand that has none being 1", code="C803"
+            )
         info = describe(GEMM, name, value)
         if info.dtype != F32 or info.shape != shape:
             transposed = info.dtype == F32 and info.shape == (*shape[:-2], shape[-1], shape[-2])
             message = f"{name} is {info.dtype} of shape {info.shape}; expected {expected}"
-            raise argument_error(GEMM, message, "pass its transposed view" if transposed else "convert it")
+            raise argument_error(GEMM, message, "pass its transposed view" if transposed else "convert it", code="C803")
         found.append(info)
     return found[0], found[1]
 
@@ -178,12 +186,14 @@ def _check_memory(arrays: dict[str, ArrayInfo]) -> None:
     for name, info in arrays.items():
         if info.device != arrays["A"].device:
             message = f"A is in {place_name(arrays['A'].device)}, but {name} in {place_name(info.device)}"
-            raise argument_error(GEMM, message, "move all arrays to one device")
+            raise argument_error(GEMM, message, "move all arrays to one device", code="C804")
     c = arrays["C"]
     if any(s < 0 and n > 1 for n, s in zip(c.shape, c.strides, strict=True)):
-        raise argument_error(GEMM, f"C has negative strides {c.strides}", "pass C without, and reverse A or B instead")
+        raise argument_error(
+            GEMM, f"C has negative strides {c.strides}", "pass C without, and reverse A or B instead", code="C804"
+        )
     for problem, fix in memory_problems("C", arrays):
-        raise argument_error(GEMM, f"C is written, {problem}", fix)
+        raise argument_error(GEMM, f"C is written, {problem}", fix, code="C804")
 
 
 # -- three axes ----------------------------------------------------------------------------------------------

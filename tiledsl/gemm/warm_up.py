@@ -8,6 +8,7 @@ from typing import Any
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
+from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
 from tiledsl.gemm.formats import BLOCK, format_of
 from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
@@ -25,6 +26,7 @@ APART = 1 << 50
 """Between the addresses of arrays that do not exist."""
 
 
+@short_traceback
 def warmup(
     shapes: Iterable[Sequence[int]],
     dtype: Any = "bf16",
@@ -58,13 +60,15 @@ def warmup(
     out = format.results[0] if out_dtype is None else dtype_named(out_dtype)
     if out not in format.results:
         possible = ", ".join(found.name for found in format.results)
-        raise argument_error(GEMM, f"out_dtype is {out}; expected one of {possible} for {format}", "pass one of them")
+        raise argument_error(
+            GEMM, f"out_dtype is {out}; expected one of {possible} for {format}", "pass one of them", code="C802"
+        )
     if bias and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue
     wrong = [layout for layout in layouts if layout not in LAYOUTS]
     if wrong:
-        raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}")
+        raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}", code="C805")
     device = 0 if arch is not None else driver().current_device()
     products = [
         operands_of(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device, scales)._replace(
@@ -105,7 +109,9 @@ def operands_of(
 ) -> Operands:  # fmt: skip
     """Arrays of this shape, which do not exist. scaled: with scales of blocks, stored as what they scale."""
     if len(shape) not in (3, 4) or any(type(n) is not int or n < 1 for n in shape):
-        raise argument_error(GEMM, f"the shape {shape}", "pass (m, n, k) or (batch, m, n, k), of positive ints")
+        raise argument_error(
+            GEMM, f"the shape {shape}", "pass (m, n, k) or (batch, m, n, k), of positive ints", code="C803"
+        )
     *batch, m, n, k = shape
 
     def array(number: int, dtype: DType, rows: int, columns: int, order: str) -> ArrayInfo:

@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import TARGETS
-from tiledsl.errors import CompileErrors, EmulatorError, LocatedError, TileError, UsageError
+from tiledsl.errors import CompileErrors, LocatedError, TileError, UsageError
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
@@ -41,8 +42,9 @@ def add_color(parser: argparse.ArgumentParser) -> None:
 
 
 def use_color(arguments: argparse.Namespace) -> bool:
-    """On a terminal alone. (no-color.org: NO_COLOR counts if it is not empty.)"""
-    return sys.stdout.isatty() and not arguments.no_color and not os.environ.get("NO_COLOR")
+    """On a terminal alone, and if pygments is here. (no-color.org: NO_COLOR counts if it is not empty.)"""
+    plain = arguments.no_color or os.environ.get("NO_COLOR") or find_spec("pygments") is None
+    return sys.stdout.isatty() and not plain
 
 
 def print_json(schema: str, **fields: Any) -> None:
@@ -64,8 +66,7 @@ def _described(error: TileError) -> dict[str, Any]:
     place: dict[str, Any] | None = None
     if isinstance(error, LocatedError):
         text, fix, place = error.message, error.fix, location(error.loc)
-    code = error.finding.code if isinstance(error, EmulatorError) else ""
-    return {"kind": type(error).__name__, "code": code, "message": text, "fix": fix, "location": place}
+    return {"kind": type(error).__name__, "code": error.code, "message": text, "fix": fix, "location": place}
 
 
 def checked_arch(name: str) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tiledsl.errors import AssemblerError, CompileError, Loc
+from tiledsl.errors import AssemblerError, CompileError, Loc, ToolNotFoundError
 from tiledsl.inspect.source_lines import READERS
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def read_stage(
     try:
         compiled = kernel.compile(arch, **settings)
         return stage, compiled.ir(asked, locs=True) if stage == "ir" else getattr(compiled, stage), None
+    except ToolNotFoundError:
+        if stage == "sass":
+            raise
+        lowered = kernel.lower(arch, **settings)
+        return stage, lowered.ir(asked, locs=True) if stage == "ir" else getattr(lowered, stage), None
     except CompileError as error:
         if isinstance(error, AssemblerError) and stage != "ir":
             last = "ptx" if stage == "sass" else stage

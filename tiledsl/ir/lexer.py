@@ -57,7 +57,7 @@ class TokenReader:
     def fail(self, message: str, token: Token | None = None) -> NoReturn:
         if self.file.startswith("<"):  # no file to show the line from
             linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
-        raise CompileError(message, self.loc(token or self.token), "write it as print_kernel() does")
+        raise CompileError(message, self.loc(token or self.token), "write it as print_kernel() does", code="C902")
 
     def fail_expected(self, what: str) -> NoReturn:
         self.fail(f"expected {what}, found {self.token.text or 'the end'!r}")

@@ -49,7 +49,7 @@ def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     """
     kernel, *others = parse_kernels(text, file)
     if others:
-        raise CompileError("a second kernel in the text", others[0].loc, "read it with parse_kernels()")
+        raise CompileError("a second kernel in the text", others[0].loc, "read it with parse_kernels()", code="C902")
     return kernel
 
 

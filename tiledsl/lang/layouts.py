@@ -36,7 +36,7 @@ def _need_extents(function: str, **given: int) -> None:
     for name, value in given.items():
         if type(value) is not int or abs(value) > MAX_EXTENT:
             message = f"{function}(): {name} is a compile-time int of at most {MAX_EXTENT}, got {value!r}"
-            raise CompileError(message, fix="count the elements of a row of the tile")
+            raise CompileError(message, fix="count the elements of a row of the tile", code="C302")
 
 
 swizzle_128b: Layout = Paneled(128)

@@ -40,7 +40,7 @@ def describe(signature: Named, name: str, value: Any) -> ArrayInfo:
             if any(extent < 0 for extent in info.shape):
                 raise UnusableArray(f"has the shape {info.shape}", ARRAYS)
         except UnusableArray as found:
-            raise argument_error(signature, f"{name} {found.message}", found.fix) from None
+            raise argument_error(signature, f"{name} {found.message}", found.fix, code="C804") from None
     return info
 
 

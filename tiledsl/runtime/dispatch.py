@@ -112,7 +112,7 @@ class Dispatcher:
         for name, place in places:
             if place != places[0][1]:
                 message = f"{places[0][0]} is in {place_name(places[0][1])}, but {name} in {place_name(place)}"
-                raise argument_error(signature, message, "move all arrays to one device")
+                raise argument_error(signature, message, "move all arrays to one device", code="C804")
         return Arguments({**values, "device": device}, arrays, scalars, consts)
 
     # -- running -----------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Dispatcher:
             plan: Any = make(arguments) if known is None else known
         for name in plan.written:
             for problem, fix in memory_problems(name, memory):
-                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
+                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix, code="C804")
         if known is None and meaning.holds():  # else it was compiled for another meaning
             with self.builds.lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
@@ -292,7 +292,7 @@ def place_of(called: Named, device: Any, name: str, memory: int) -> str:
         raise argument_error(called, f"device is {device!r}", 'pass "emulator", "gpu", or leave it out')
     if device == "emulator" and memory >= 0:
         message = f"{name} is in {place_name(memory)}, and the emulator runs on host memory"
-        raise argument_error(called, message, "pass NumPy arrays")
+        raise argument_error(called, message, "pass NumPy arrays", code="C804")
     if device == "emulator" or (device is None and memory < 0 and available() is None):
         return "emulator"
     driver().refuse_if_lost()

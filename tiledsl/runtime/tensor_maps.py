@@ -83,11 +83,13 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
         for axis in () if info.empty else tensor.axes:
             extent, stride = info.shape[axis], info.strides[axis] * info.dtype.bytes
             if extent > arch.TMA_MOST_EXTENT:
-                raise KernelArgumentError(f"{head}: axis {axis} has {extent} elements; at most 2^32\n  fix: split it")
+                raise KernelArgumentError(
+                    f"{head}: axis {axis} has {extent} elements; at most 2^32\n  fix: split it", code="C804"
+                )
             if extent > 1 and stride >= arch.TMA_MOST_STRIDE:
                 message = f"the stride of axis {axis} is {stride} bytes; expected less than 2^40"
                 fix = "copy it to a contiguous tensor, or use a kernel without TMA"
-                raise KernelArgumentError(f"{head}: {message}\n  fix: {fix}")
+                raise KernelArgumentError(f"{head}: {message}\n  fix: {fix}", code="C804")
         if tensor.every > 1 and not info.empty:
             _check_rows(head, tensor, info)
 
@@ -101,17 +103,17 @@ def _check_rows(head: str, tensor: TensorMap, info: ArrayInfo) -> None:
         if info.shape[axis] > 1 and (stride < 0 or stride % arch.TMA_GRAIN):
             what = f"the stride of {tensor.every} rows" if axis == row else f"the stride of axis {axis}"
             message = f"{what} is {stride} bytes; expected a multiple of {arch.TMA_GRAIN} that is not negative"
-            raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a contiguous tensor")
+            raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a contiguous tensor", code="C804")
     if info.strides[row] * tensor.first + info.shape[tensor.axes[0]] >= 1 << 31:
         message = f"{tensor.first} rows and one more reach 2^31 elements, and coordinates have 32 bits"
-        raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a tensor with narrower rows")
+        raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a tensor with narrower rows", code="C804")
     _check_address(head, info.pointer)
 
 
 def _check_address(head: str, address: int) -> None:
     if address % arch.TMA_GRAIN:
         message = f"it begins at an address that is no multiple of {arch.TMA_GRAIN}"
-        raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a new tensor")
+        raise KernelArgumentError(f"{head}: {message}\n  fix: copy it to a new tensor", code="C804")
 
 
 # -- encoding --------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
         for dim in param.dims if isinstance(param, GlobalParam) else ():
             if dim in others:
                 message = f"{dim} names both an extent of {param.name} and a parameter"
-                errors.append(reader.error(param.name, message, "rename one of them"))
+                errors.append(reader.error(param.name, message, "rename one of them", code="C114"))
     if errors:
         raise CompileErrors(errors)
     params = tuple(p for p in found if not isinstance(p, ConstParam))
@@ -60,17 +60,17 @@ class _Reader:
         self.namespace = {**vars(builtins), **fn.__globals__, **namespace, **closure_values(fn)}
         self.namespace.update({p.__name__: p for p in getattr(fn, "__type_params__", ())})
 
-    def error(self, name: str, message: str, fix: str) -> CompileError:
-        return CompileError(message, self.source.loc(self.nodes[name]), fix)
+    def error(self, name: str, message: str, fix: str, *, code: str) -> CompileError:
+        return CompileError(message, self.source.loc(self.nodes[name]), fix, code=code)
 
     def read(self, parameter: inspect.Parameter) -> Param:
         name = parameter.name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             message = f"{parameter} is not possible: a kernel's parameters are fixed"
-            raise self.error(name, message, "list the parameters")
+            raise self.error(name, message, "list the parameters", code="C114")
         if name == "device" or name.startswith("_"):
             message = f"a parameter cannot be called {name}: `device=` and names with _ belong to the launcher"
-            raise self.error(name, message, "rename it")
+            raise self.error(name, message, "rename it", code="C114")
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         keyword = parameter.kind is parameter.KEYWORD_ONLY
         declared = self.evaluate(parameter)
@@ -79,39 +79,41 @@ class _Reader:
         if (typing.get_origin(annotation) or annotation) is Global:
             if default is not REQUIRED and not (optional and default is None):
                 fix = "write `| None = None` for an optional tensor"
-                raise self.error(name, f"tensor {name} has the default {default!r}", fix)
+                raise self.error(name, f"tensor {name} has the default {default!r}", fix, code="C114")
             dtype, dims = self.read_global(name, annotation)
             return GlobalParam(name, dtype, dims, optional, default, keyword)
         if optional:
             fix = "only a Global can be `| None`; give a const a default instead"
-            raise self.error(name, f"{name} is optional but no tensor", fix)
+            raise self.error(name, f"{name} is optional but no tensor", fix, code="C114")
         if any(isinstance(marker, ConstMarker) for marker in getattr(annotation, "__metadata__", ())):
             if not keyword:
-                raise self.error(name, f"const {name} is positional", "move it after `*,`: consts are keyword only")
+                raise self.error(
+                    name, f"const {name} is positional", "move it after `*,`: consts are keyword only", code="C114"
+                )
             return ConstParam(name, typing.get_args(annotation)[0], default)
         # A type checker accepts `alpha: f32 | float = 1.0`, but not `alpha: f32 = 1.0`.
         dtype = ir_dtype(_without(annotation, int, float, bool))
         if dtype is None or dtype == INDEX or annotation is bool:
             message = f"parameter {name} is annotated {_shown(annotation)}"
             fix = next((fix for kind, fix in _INSTEAD.items() if kind is annotation), "see docs/language.md")
-            raise self.error(name, f"{message}; expected Global[dtype, dims...], a dtype or const", fix)
+            raise self.error(name, f"{message}; expected Global[dtype, dims...], a dtype or const", fix, code="C114")
         if dtype.is_matrix:
             fix = f"pass f32 and convert it in the kernel: {dtype}({name})"
-            raise self.error(name, f"{name} is a scalar of dtype {dtype}, which only tensors have", fix)
+            raise self.error(name, f"{name} is a scalar of dtype {dtype}, which only tensors have", fix, code="C114")
         return ScalarParam(name, dtype, default, keyword)
 
     def evaluate(self, parameter: inspect.Parameter) -> Any:
         annotation: Any = parameter.annotation
         if annotation is parameter.empty:
             message = f"parameter {parameter.name} has no annotation"
-            raise self.error(parameter.name, message, "write its type, such as `A: Global[f32, M, K]`")
+            raise self.error(parameter.name, message, "write its type, such as `A: Global[f32, M, K]`", code="C114")
         if not isinstance(annotation, str):
             return annotation
         try:
             return eval(annotation, self.namespace)
         except Exception as error:
             message = f"the annotation {annotation} cannot be evaluated: {error}"
-            raise self.error(parameter.name, message, "import or define the names in it") from None
+            raise self.error(parameter.name, message, "import or define the names in it", code="C114") from None
 
     def read_global(self, name: str, annotation: Any) -> tuple[DType | str, tuple[int | str, ...]]:
         first, *rest = typing.get_args(annotation) or (None,)
@@ -119,17 +121,17 @@ class _Reader:
         dtype: Any = first.__name__ if isinstance(first, TypeVar) else ir_dtype(first)
         if dtype == INDEX or not isinstance(dtype, (DType, str)):
             message = f"Global of {name} begins with {_shown(first)}; expected a dtype"
-            raise self.error(name, message, "write a dtype or a type variable, as in Global[f32, M, K]")
+            raise self.error(name, message, "write a dtype or a type variable, as in Global[f32, M, K]", code="C114")
         dims: list[int | str] = []
         for argument in rest:
             dim = _dim(argument)
             if dim is None or (isinstance(dim, int) and not 0 <= dim <= MOST_EXTENT):
                 fix = f"use a dimension of tiledsl.dims, or Literal[3] for a fixed extent, at most {MOST_EXTENT}"
-                raise self.error(name, f"{_shown(argument)} is no dimension of {name}", fix)
+                raise self.error(name, f"{_shown(argument)} is no dimension of {name}", fix, code="C114")
             dims.append(dim)
         if not 1 <= len(dims) <= MAX_RANK:
             fix = "pass a scalar by its dtype, `alpha: f32`" if not dims else "merge dimensions with reshape"
-            raise self.error(name, f"{name} has {len(dims)} dimensions; 1 to {MAX_RANK} are possible", fix)
+            raise self.error(name, f"{name} has {len(dims)} dimensions; 1 to {MAX_RANK} are possible", fix, code="C114")
         return dtype, tuple(dims)
 
 

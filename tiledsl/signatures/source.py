@@ -95,7 +95,7 @@ class _File:
             return None
         if isinstance(node, ast.AsyncFunctionDef):
             loc = Loc(code.co_filename, node.lineno, node.col_offset + 1, node.col_offset + 10, node.name)
-            raise CompileError("async is not part of the kernel language", loc, "write it with def alone")
+            raise CompileError("async is not part of the kernel language", loc, "write it with def alone", code="C101")
         return FunctionSource(code.co_filename, code.co_firstlineno, text, node)
 
     def _belongs(self, code: CodeType, asserts: bool) -> bool:
@@ -165,9 +165,9 @@ def checked_source(fn: Callable[..., Any]) -> FunctionSource:
     loc = Loc(code.co_filename, code.co_firstlineno, function=fn.__name__)
     if not kept.file.lines:
         message = f"the source of {fn.__name__} is not available (it was defined at a prompt, by -c or by exec)"
-        raise CompileError(message, loc, "write it in a file or a notebook cell")
+        raise CompileError(message, loc, "write it in a file or a notebook cell", code="C102")
     if code.co_name == "<lambda>":
-        raise CompileError("a lambda is not compiled", loc, "define it with def")
+        raise CompileError("a lambda is not compiled", loc, "define it with def", code="C101")
     kept.source = kept.file.source_of(code)
     if kept.source is None:
         # Read once more: an edit may leave a file's size and date as they were.
@@ -176,7 +176,7 @@ def checked_source(fn: Callable[..., Any]) -> FunctionSource:
         kept.source = kept.file.source_of(code)
     if kept.source is None:
         message = f"{code.co_filename} has changed since {fn.__name__} was defined: this is not what Python runs"
-        raise CompileError(message, loc, "import it again (importlib.reload), or start Python again")
+        raise CompileError(message, loc, "import it again (importlib.reload), or start Python again", code="C102")
     return kept.source
 
 

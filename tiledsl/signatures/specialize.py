@@ -118,9 +118,9 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-def argument_error(signature: Named, message: str, fix: str = "") -> KernelArgumentError:
+def argument_error(signature: Named, message: str, fix: str = "", *, code: str = "C801") -> KernelArgumentError:
     text = f"{signature.name}(): {message}"
-    return KernelArgumentError(f"{text}\n  fix: {fix}" if fix else text)
+    return KernelArgumentError(f"{text}\n  fix: {fix}" if fix else text, code=code)
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
         align = info.alignment(unit)
         if align < info.dtype.bytes:
             message = f"{param.name} starts at an address that is no multiple of its {info.dtype.bytes}-byte elements"
-            raise argument_error(signature, message, "pass a copy of it")
+            raise argument_error(signature, message, "pass a copy of it", code="C804")
         safe = safe and info.fits_32_bits()
         tensors.append((param.name, GlobalSpec(dtype, unit, align, info.whole(unit, align))))
     spec = Specialization(tuple(tensors), tuple(consts.items()), 32 if safe else 64)
@@ -179,12 +179,12 @@ def _checked_dtype(
         if info.dtype != wanted:
             held = f", held by {wanted}" if wanted != param.dtype else ""
             message = f"{param.name} is {info.dtype}; expected {param.dtype}{held}"
-            raise argument_error(signature, message, f"convert the array to {wanted}")
+            raise argument_error(signature, message, f"convert the array to {wanted}", code="C802")
         return param.dtype
     dtype, first = variables.setdefault(param.dtype, (info.dtype, param.name))
     if dtype != info.dtype:
         message = f"{param.name} is {info.dtype}, but {first} is {dtype}, and both are declared {param.dtype}"
-        raise argument_error(signature, message, "convert one of them")
+        raise argument_error(signature, message, "convert one of them", code="C802")
     return dtype
 
 
@@ -194,18 +194,20 @@ def _check_shape(
     declared = f"[{', '.join(map(str, param.dims))}]"
     if len(info.shape) != len(param.dims):
         message = f"{param.name} has {len(info.shape)} dimensions, shape {info.shape}; expected {declared}"
-        raise argument_error(signature, message, f"pass an array of {len(param.dims)} dimensions")
+        raise argument_error(signature, message, f"pass an array of {len(param.dims)} dimensions", code="C803")
     for axis, (dim, extent) in enumerate(zip(param.dims, info.shape, strict=True)):
         if isinstance(dim, int):
             if extent != dim:
                 message = f"{param.name} has shape {info.shape}; axis {axis} of {declared} is fixed at {dim}"
-                raise argument_error(signature, message, f"pass an array whose axis {axis} has extent {dim}")
+                raise argument_error(
+                    signature, message, f"pass an array whose axis {axis} has extent {dim}", code="C803"
+                )
             continue
         known, first = extents.setdefault(dim, (extent, param.name))
         if known != extent:
             here = f"(axis {axis} of {declared}, shape {info.shape})"
             message = f"{dim} is {known} in {first} but {extent} in {param.name} {here}"
-            raise argument_error(signature, message, f"pass arrays that agree on {dim}")
+            raise argument_error(signature, message, f"pass arrays that agree on {dim}", code="C803")
 
 
 # -- consts and scalars ----------------------------------------------------------------------------------
@@ -244,14 +246,16 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
         fits, expected = type(value) is const.type, const.type.__name__
     if not fits:
         message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {expected}"
-        raise argument_error(signature, message, f"call it as {signature.usage}")
+        raise argument_error(signature, message, f"call it as {signature.usage}", code="C805")
     mutable = _is_mutable(value)
     if not mutable:
         hash(value)  # what it raises is about the const
     if mutable or unreadable(value):
         problem = "which is mutable" if mutable else "whose content cannot be read"
         message = f"const {const.name} is a {type(value).__name__}, {problem}"
-        raise argument_error(signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass")
+        raise argument_error(
+            signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass", code="C805"
+        )
     return value
 
 
@@ -285,12 +289,14 @@ def check_scalar(signature: Named, param: ScalarParam, value: Any) -> int | floa
         number = value.item() if is_numpy_scalar(value) else value
         if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
             message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
-            raise argument_error(signature, message, fix)
+            raise argument_error(signature, message, fix, code="C805")
         try:
             return _round_float(param.dtype, float(number)) if kind == "float" else _check_range(param.dtype, number)
         except OverflowError:
             message = f"{param.name} is {value!r}, out of the range of {param.dtype}"
-            raise argument_error(signature, message, "pass a smaller value or declare a wider dtype") from None
+            raise argument_error(
+                signature, message, "pass a smaller value or declare a wider dtype", code="C805"
+            ) from None
 
 
 def is_numpy_scalar(value: Any) -> bool:
@@ -340,7 +346,7 @@ def assumed(signature: Signature, dtypes: Mapping[str, DType], consts: Mapping[s
     missing = [v for v in signature.dtype_variables if v not in dtypes]
     if missing:
         message = f"the dtype variable {missing[0]} is open"
-        raise argument_error(signature, message, f"call compile({missing[0]}=f32, ...)")
+        raise argument_error(signature, message, f"call compile({missing[0]}=f32, ...)", code="C802")
     tensors = tuple(
         (p.name, GlobalSpec(p.dtype if isinstance(p.dtype, DType) else dtypes[p.dtype], len(p.dims) - 1, 16, True))
         for p in signature.tensors

@@ -54,7 +54,7 @@ def _nvdisasm(cubin: bytes, *options: str) -> str:
         command = [str(program), *options, str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode:
-        raise AssemblerError(f"nvdisasm could not read the cubin: {(done.stderr or done.stdout).strip()}")
+        raise AssemblerError(f"nvdisasm could not read the cubin: {(done.stderr or done.stdout).strip()}", code="C706")
     return done.stdout
 
 

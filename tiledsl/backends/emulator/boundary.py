@@ -6,7 +6,8 @@ Errors that tiledsl raises on purpose pass, and so do those of the user's own co
 
 from __future__ import annotations
 
-from importlib import import_module
+import os
+import sys
 from pathlib import Path
 from traceback import walk_tb
 
@@ -33,11 +34,12 @@ def raise_internal(failure: Exception, what: str, loc: Loc) -> None:
 
 def _is_foreign(failure: Exception) -> bool:
     """Does the failure come through code that is not the emulator's?"""
-    libraries = tuple(f"{Path(str(import_module(name).__file__)).parent}/" for name in _LIBRARIES)
+    imported = [sys.modules[name] for name in _LIBRARIES if sys.modules.get(name)]
+    libraries = tuple(f"{Path(str(library.__file__)).parent}{os.sep}" for library in imported)
     for frame, _ in walk_tb(failure.__traceback__):
         file = frame.f_code.co_filename
         if file.startswith(("<", *libraries)) or is_ours(frame):
             continue
-        if not is_standard(file) or file.endswith("/bdb.py"):
+        if not is_standard(file) or Path(file).name == "bdb.py":
             return True
     return False

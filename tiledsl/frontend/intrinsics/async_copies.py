@@ -18,6 +18,7 @@ from tiledsl.ir.types import GlobalType, SharedType
 NO_TOKEN = Unusable(
     "a copy_async() in a pipelined loop has no token: the loop waits for it",
     "leave the wait out; or leave pipelined() out, and place waits and barriers yourself",
+    code="C407",
 )
 
 
@@ -27,7 +28,9 @@ def _copy_async(call: Call) -> Value | Unusable:
     src, dst = copied_views(call)
     if isinstance(memory_type(src), SharedType) or isinstance(memory_type(dst), GlobalType):
         found = " to ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (src, dst))
-        raise call.error(f"{call.what} goes from a Global to a shared tile, this one from {found}", "use copy()")
+        raise call.error(
+            f"{call.what} goes from a Global to a shared tile, this one from {found}", "use copy()", code="C402"
+        )
     vec = call.width("vec", memory_type(src).dtype, async_copy.CP_BYTES)
     token = add_copy(call, async_copy.Copy, src, dst, vec).result
     return token if call.unit.pipelined is None else NO_TOKEN
@@ -38,13 +41,13 @@ def _wait(call: Call) -> None:
     given: list[Any] = list(call["tokens"])
     if not given:
         fix = "pass its tokens: wait(token); groups of raw copies are waited for with ptx.wait_group(n)"
-        raise call.error("wait() for nothing", fix)
+        raise call.error("wait() for nothing", fix, code="C407")
     for token in given:
         if not is_token(token):
             fix = "t = copy_async(...); wait(t)"
             if isinstance(token, (list, tuple)) and all(is_token(item) for item in leaves(token)):
                 fix = "unpack it: wait(*tokens)"
-            raise call.error(f"wait() takes tokens of copy_async(), got {describe(token)}", fix)
+            raise call.error(f"wait() takes tokens of copy_async(), got {describe(token)}", fix, code="C407")
     call.builder.add(async_copy.Wait(*dict.fromkeys(given)))
 
 

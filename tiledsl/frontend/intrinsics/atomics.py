@@ -21,7 +21,9 @@ def _atomic(fn: AtomicFn, call: Call) -> Any:
     problem = fn.problem(dtype, order, scope)
     if problem is not None:
         dtypes = ", ".join(sorted(fn.dtypes))
-        raise call.error(f"{call.what} is {problem}", f"it takes {dtypes}, and a scope unless it is volatile")
+        raise call.error(
+            f"{call.what} is {problem}", f"it takes {dtypes}, and a scope unless it is volatile", code="C409"
+        )
     names = ("compare", "value")[2 - fn.values :]
     at, values = place_and_values(call, "index_and_value" if names else "index", names)
     found = access(call.frame, call.node, call["self"], at)

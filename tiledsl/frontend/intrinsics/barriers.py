@@ -79,7 +79,9 @@ def mbarrier_given(call: Call) -> list[Value]:
     given: Any = call["mbarrier"]
     parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     if len(parts) < 2:
-        raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
+        raise call.error(
+            f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)", code="C608"
+        )
     return _mbarrier_place(call, parts[0], parts[1:])
 
 
@@ -87,7 +89,7 @@ def _mbarrier_place(call: Call, memory: Any, at: Any) -> list[Value]:
     """An mbarrier: the tile and its indices."""
     if not is_place(memory) or memory_type(memory) != SharedType(U64, memory_type(memory).dims):  # pyright: ignore
         message = f"{call.what}: mbarriers are the elements of a shared tile of u64, got {describe(memory)}"
-        raise call.error(message, "bars = shared((STAGES,), u64), and the index of one: (bars, i)")
+        raise call.error(message, "bars = shared((STAGES,), u64), and the index of one: (bars, i)", code="C608")
     base, indices = located(call.frame, call.node, memory, at)
     return [base, *indices]
 
@@ -106,7 +108,7 @@ def _arrive(call: Call) -> None:
 def _wait(call: Call) -> None:
     place, parity = _mbarrier(call), call["parity"]
     if isinstance(parity, int) and parity not in (0, 1):
-        raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns")
+        raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns", code="C608")
     reach = call.choice("scope", barriers.REACHES)
     call.builder.add(barriers.Wait(*place, call.value("parity", U32), reach=reach))
 
@@ -120,7 +122,7 @@ def _st_async(call: Call) -> None:
     size = count * dtype.bytes
     if dtype.bytes not in async_copy.SENT_ELEMENTS or size not in async_copy.CP_BYTES:
         fix = "4, 8 or 16 bytes at once, of elements of 4 or 8; pack others into such by bitcast()"
-        raise call.error(f"{call.what} of {size} bytes, {count} {dtype}", fix)
+        raise call.error(f"{call.what} of {size} bytes, {count} {dtype}", fix, code="C401")
     if is_vector(value):
         value = stored_vector(call, memory, value)
     else:

@@ -28,9 +28,9 @@ def _print(call: Call) -> Any:
             text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
             operands.append(call.builder.cast(value, F32) if value.type.is_matrix else value)
         elif has_operators(value):
-            raise call.error(f"print() of {describe(value)}", instead_of(value))
+            raise call.error(f"print() of {describe(value)}", instead_of(value), code="C104")
         elif contains_value(value):
-            raise call.error("print() of a list with run-time values", "print its elements")
+            raise call.error("print() of a list with run-time values", "print its elements", code="C106")
         else:
             literal += str(value)
     format_ = _encodable(call, text + _not_a_place(literal))
@@ -44,7 +44,7 @@ def _encodable(call: Call, text: str) -> str:
     except UnicodeEncodeError as error:
         odd = text[error.start : error.end]
         message = f"the text has {odd!r}, half of a surrogate pair, which UTF-8 cannot hold"
-        raise call.error(message, "leave it out") from None
+        raise call.error(message, "leave it out", code="C104") from None
     return text
 
 
@@ -58,7 +58,7 @@ def _assert(call: Call) -> Any:
     message, condition = call["message"], call["condition"]
     if is_fragment(condition):
         fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
-        raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix)
+        raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix, code="C203")
     call.builder.add(debug.Assert(call.value("condition", BOOL), message=_encodable(call, message)))
 
 
@@ -78,11 +78,13 @@ def _inline(call: Call) -> Any:
     given: tuple[Any, ...] = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)  # pyright: ignore
     dtypes = [ir_dtype(output) for output in given]
     if None in dtypes or INDEX in dtypes:
-        raise call.error("outputs of ptx.inline() are dtypes with a size", "pass u32, f32, ... or a tuple of them")
+        raise call.error(
+            "outputs of ptx.inline() are dtypes with a size", "pass u32, f32, ... or a tuple of them", code="C708"
+        )
     for operand in call["operands"]:
         if not is_register(operand) or not isinstance(operand.type, DType) or operand.type == INDEX:
             message = f"operands of ptx.inline() are run-time scalars with a size, got {describe(operand)}"
-            raise call.error(message, "write i32(x) for an index or a literal")
+            raise call.error(message, "write i32(x) for an index or a literal", code="C708")
     op = ptx.Inline(
         *call["operands"],
         text=text,

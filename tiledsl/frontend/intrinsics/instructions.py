@@ -27,7 +27,7 @@ def _own_fragment(call: Call, name: str, value: Any) -> FragmentType:
     if is_fragment(value) and not is_distributed(value):
         return value.type
     fix = "raw instructions take one thread's registers; mma(), load_matrix() and store_matrix() take layouts"
-    raise call.error(f"{call.what} takes a fragment of registers as {name}, got {describe(value)}", fix)
+    raise call.error(f"{call.what} takes a fragment of registers as {name}, got {describe(value)}", fix, code="C506")
 
 
 # -- matrices --------------------------------------------------------------------------------------
@@ -38,11 +38,13 @@ def _matrix_attributes(call: Call, memory: View, num: Any) -> dict[str, Any]:
     count, trans = vector_length(call.frame, call.node, memory, matrix.MATRIX_BYTES), call["trans"]
     if num not in (1, 2, 4):
         shown = num if isinstance(num, int) else describe(num)
-        raise call.error(f"{call.what} moves 1, 2 or 4 matrices, got {shown}", "move them in several instructions")
+        raise call.error(
+            f"{call.what} moves 1, 2 or 4 matrices, got {shown}", "move them in several instructions", code="C506"
+        )
     dtype = memory_type(memory).dtype
     if trans and dtype.bits != 16:
         message = f"{call.what} with trans=True of {dtype}: only 16-bit elements are transposed"
-        raise call.error(message, "leave trans out")
+        raise call.error(message, "leave trans out", code="C506")
     return {"num": num, "trans": trans, "vec": count}
 
 
@@ -61,7 +63,7 @@ def _stmatrix(call: Call) -> None:
     index, (words,) = place_and_values(call, "index_and_words", ("words",), "dst")
     type_ = _own_fragment(call, "words", words)
     if type_.dtype != U32:
-        raise call.error(f"{call.what} takes u32 words, got {type_}", "x.bitcast(u32) of 32-bit elements")
+        raise call.error(f"{call.what} takes u32 words, got {type_}", "x.bitcast(u32) of 32-bit elements", code="C506")
     attributes = _matrix_attributes(call, memory, type_.size)
     base, at = located(call.frame, call.node, memory, index)
     call.builder.add(matrix.StMatrix(base, *at, *elements(words, call.frame), **attributes))
@@ -73,7 +75,7 @@ def _mma_sync(call: Call) -> Value:
     dtypes = [ir_dtype(item) for item in given] if isinstance(given, tuple) else []  # pyright: ignore
     if len(dtypes) != 3 or None in dtypes:
         message = f"{call.what}: dtypes= is {describe(given)}"
-        raise call.error(message, "three dtypes, of a, b and c: dtypes=(f16, f16, f32)")
+        raise call.error(message, "three dtypes, of a, b and c: dtypes=(f16, f16, f32)", code="C506")
     a, b, acc = (d for d in dtypes if d is not None)
     if find_row(SHAPES[shape], a.name, b.name, acc.name) is None:
         raise no_product(call, TABLE, a, b, f"{shape} of {a} x {b} into {acc}")
@@ -91,7 +93,9 @@ def _registers(call: Call, name: str, wanted: Sequence[DType]) -> list[Value]:
     dtype = wanted[0]
     if type_.size != len(wanted) or (type_.dtype != dtype and not (type_.dtype == U32 and dtype.bits == 32)):
         fix = f"make it fragment(({len(wanted)},), {dtype})"
-        raise call.error(f"{call.what} takes {len(wanted)} {dtype} as {name} of this product, got {type_}", fix)
+        raise call.error(
+            f"{call.what} takes {len(wanted)} {dtype} as {name} of this product, got {type_}", fix, code="C506"
+        )
     values = elements(call[name], call.frame)
     return values if type_.dtype == dtype else [call.builder.value(Bitcast(v, to=dtype)) for v in values]
 
@@ -105,7 +109,7 @@ def _cp_async(call: Call) -> None:
     dtype, other = memory_type(dst).dtype, memory_type(src).dtype
     if dtype != other:
         message = f"{call.what} from {other} to {dtype}: it moves elements as they are"
-        raise call.error(message, f"make the tile of {other}")
+        raise call.error(message, f"make the tile of {other}", code="C203")
     size = call.width("bytes", dtype, async_copy.CP_BYTES)
     for memory in (dst, src):
         vector_length(call.frame, call.node, memory, size)

@@ -27,11 +27,13 @@ def _once(call: Call, declared: tuple[Any, ...]) -> tuple[Any, ...]:
     name = call.callee.__name__
     if not 1 <= len(extents) <= 3:
         fix = f"{name}(x), {name}(x, y) or {name}(x, y, z)"
-        raise call.error(f"{name}() takes 1 to 3 extents, got {len(extents)}", fix)
+        raise call.error(f"{name}() takes 1 to 3 extents, got {len(extents)}", fix, code="C115")
     if declared:
-        raise call.error(f"{name}() is called twice", "declare the launch once")
+        raise call.error(f"{name}() is called twice", "declare the launch once", code="C115")
     if not call.frame.at_top_level:
-        raise call.error(f"{name}() under a run-time condition or loop", "declare the launch at the kernel's top level")
+        raise call.error(
+            f"{name}() under a run-time condition or loop", "declare the launch at the kernel's top level", code="C115"
+        )
     return extents
 
 
@@ -58,11 +60,13 @@ def _threads(call: Call) -> Any:
     if positive_ints(extents) is None:
         shown = ", ".join(map(describe, extents))
         message = f"threads() takes positive compile-time ints, got {shown}"
-        raise call.error(message, "use const parameters of 1 or more")
+        raise call.error(message, "use const parameters of 1 or more", code="C115")
     if prod(extents) > MOST_THREADS or (*extents, 1, 1)[2] > MOST_THREADS_ALONG[2]:
         limit = f"at most {MOST_THREADS} threads fit in a block, {MOST_THREADS_ALONG[2]} along z"
         shown = ", ".join(map(str, extents))
-        raise call.error(f"threads({shown}): {prod(extents)} threads; {limit}", "use fewer threads, each doing more")
+        raise call.error(
+            f"threads({shown}): {prod(extents)} threads; {limit}", "use fewer threads, each doing more", code="C704"
+        )
     fix = "leave it out, or give the minimum of resident blocks per SM"
     kernel.blocks_per_sm = call.integer("blocks", 0, MOST_BLOCKS_PER_SM, fix)
     kernel.assembler_level = call.integer("assembler_level", 0, 3, "leave it out, which is 3")
@@ -77,14 +81,14 @@ def _cluster(call: Call, grid: tuple[Expr, ...]) -> tuple[int, int, int]:
     if sizes is None or type(given) is list or len(sizes) > len(grid):
         shown = describe(given) if contains_value(given) else str(given)  # pyright: ignore[reportUnknownArgumentType]
         message = f"cluster= is as many positive ints as the grid has axes, at most; got {shown}"
-        raise call.error(message, "cluster=(2, 1)")
+        raise call.error(message, "cluster=(2, 1)", code="C115")
     if prod(sizes) > PORTABLE_CLUSTER:
         message = f"a cluster of {prod(sizes)} blocks; at most {PORTABLE_CLUSTER} are portable"
-        raise call.error(message, "use a smaller one")
+        raise call.error(message, "use a smaller one", code="C115")
     for axis, (blocks, size) in enumerate(zip(grid, sizes, strict=False)):
         if isinstance(blocks, int) and blocks % size:
             message = f"clusters of {size} blocks along {'xyz'[axis]} in a grid of {blocks}, which that does not divide"
-            raise call.error(message, f"round the grid up: cdiv({blocks}, {size}) * {size}")
+            raise call.error(message, f"round the grid up: cdiv({blocks}, {size}) * {size}", code="C115")
     if prod(sizes) > 1:
         call.needs("cluster", "a cluster")
     x, y, z = (*sizes, 1, 1, 1)[:3]
@@ -101,7 +105,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
     if is_int(extent):
         return extent
     if not isinstance(extent, Value):
-        raise call.error(f"a grid extent is an integer, got {describe(extent)}", "as in cdiv(M, 128)")
+        raise call.error(f"a grid extent is an integer, got {describe(extent)}", "as in cdiv(M, 128)", code="C115")
     owner, integer = extent.owner, isinstance(extent.type, DType) and extent.type.is_integer
     if owner in (call.unit.kernel.body, call.unit.host) and integer:
         return extent.name
@@ -120,7 +124,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
         case _:
             message = "a grid extent depends on something that the host does not know before the launch"
             fix = "compute it from dimensions, consts and integer scalars with + - * // %, cdiv, min and max"
-            raise call.error(message, fix)
+            raise call.error(message, fix, code="C115")
 
 
 @intrinsic(range, signature=lambda *bounds: None)
@@ -128,7 +132,7 @@ def _range(call: Call) -> Bounds:
     """A loop at run time. Of compile-time numbers, `range` is Python's."""
     given: tuple[Any, ...] = call["bounds"]
     if len(given) > 3:
-        raise call.error(f"range() takes 1 to 3 arguments, got {len(given)}", "range(n)")
+        raise call.error(f"range() takes 1 to 3 arguments, got {len(given)}", "range(n)", code="C105")
     lo, hi, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
     return Bounds(call.frame, call.node, lo, hi, step)
 
@@ -141,16 +145,20 @@ def _unroll(call: Call) -> Any:
         by = call.integer("by", 1, MAX_UNROLL, _BY)
         loop = _at_run_time(call, bounds[0] if len(bounds) == 1 else bounds, _BY)
         if by > 1 and not loop.known:
-            raise call.error("by= needs a step that is known at compile time", "give the range a constant step")
+            raise call.error(
+                "by= needs a step that is known at compile time", "give the range a constant step", code="C106"
+            )
         loop.how = {"unroll": by}
         return loop
     if len(bounds) == 1 and isinstance(bounds[0], Ranges):
         return _compile_time_ranges(call, bounds[0])
     if not 1 <= len(bounds) <= 3 or bounds[2:] == (0,):
-        raise call.error("unroll() takes 1 to 3 bounds, of which the third, the step, is not 0", "unroll(n)")
+        raise call.error(
+            "unroll() takes 1 to 3 bounds, of which the third, the step, is not 0", "unroll(n)", code="C105"
+        )
     for bound in bounds:
         if not is_int(bound):
-            raise call.error(f"unroll() needs compile-time ints, got {describe(bound)}", _BY)
+            raise call.error(f"unroll() needs compile-time ints, got {describe(bound)}", _BY, code="C106")
     return items_of(range(*bounds), call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
 
 
@@ -176,13 +184,13 @@ def _at_run_time(call: Call, loop: Any, fix: str) -> Bounds:
         case Ranges():
             return Bounds(call.frame, call.node, loop.start, loop.extent, loop.size, size=loop.size)
         case _:
-            raise call.error(f"{call.what} on {describe(loop)}; expected range(...) or tiles(...)", fix)
+            raise call.error(f"{call.what} on {describe(loop)}; expected range(...) or tiles(...)", fix, code="C104")
 
 
 def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
     if not isinstance(ranges.extent, int) or not isinstance(ranges.start, int):
         fix = "leave unroll() out, or repeat the body a few times an iteration: unroll(tiles(K, BK), by=2)"
-        raise call.error("unroll() of tiles() over an extent that is only known at run time", fix)
+        raise call.error("unroll() of tiles() over an extent that is only known at run time", fix, code="C106")
     starts = range(ranges.start, ranges.extent, ranges.size)
     found = items_of(starts, call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
     return [Range(start, ranges.size) for start in found]
@@ -197,7 +205,7 @@ def _cdiv(call: Call) -> Any:
     a, b = call["a"], call["b"]
     if not contains_value([a, b]):
         if b == 0:
-            raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more")
+            raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more", code="C105")
         return at_compile_time(_ceildiv, [a, b], call.frame, call.node)
     frame, node = call.frame, call.node
     dtype = common_dtype([a, b], frame, node, "cdiv()")

@@ -56,7 +56,7 @@ def _held(call: Call, name: str) -> Value:
         fix = "load it: load_matrix(As[:, kk], acc.a)"
     elif is_fragment(value) and call.callee is not lang.mma:
         fix = f"{fix}; a thread's own is written with t.store(i, j, x) or t.put(i, j, x)"
-    raise call.error(f"{call.what} takes a fragment with a layout as {name}, got {describe(value)}", fix)
+    raise call.error(f"{call.what} takes a fragment with a layout as {name}, got {describe(value)}", fix, code="C307")
 
 
 # -- loads and stores ------------------------------------------------------------------------------
@@ -68,16 +68,18 @@ def _check_matrix_side(call: Call, view: View, type_: FragmentType, bits: tuple[
     what, axis = f"{call.what} of {dtype} held as {layout}", unit_axis(view)
     if not isinstance(memory, SharedType):
         fix = f"copy it to a shared tile first, or {instead}"
-        raise call.error(f"{call.what} reaches shared memory only, {memory_name(view)} is {memory}", fix)
+        raise call.error(f"{call.what} reaches shared memory only, {memory_name(view)} is {memory}", fix, code="C402")
     if dtype == BOOL or dtype.bits not in bits:
-        raise call.error(f"{what}: the instruction moves elements of {' or '.join(map(str, bits))} bits", instead)
+        raise call.error(
+            f"{what}: the instruction moves elements of {' or '.join(map(str, bits))} bits", instead, code="C505"
+        )
     if axis != layout.inner and (axis is None or dtype.bits != 16):
         here, fix = "this view has dropped the axis of stride 1", "take a view that keeps it"
         if axis is not None:
             here = f"here those of a {('column', 'row')[axis]} are, and only 16-bit elements are transposed"
             fix = "store the tile transposed"
         wanted = f"the elements of a {('column', 'row')[layout.inner]} must be contiguous in memory"
-        raise call.error(f"{what}: {wanted}, {here}", f"{fix}, or {instead}")
+        raise call.error(f"{what}: {wanted}, {here}", f"{fix}, or {instead}", code="C505")
 
 
 @intrinsic(lang.load_matrix, lang.load_fragment)
@@ -141,7 +143,7 @@ def _accumulator(call: Call) -> Value:
     layout = value.fragment.held_as
     if layout.operand != "acc":
         message = f"{call.what} takes an accumulator, acc is held as {layout}, a {OPERAND_NAMES[layout.operand]}"
-        raise call.error(message, f"make acc with {layout.acc}")
+        raise call.error(message, f"make acc with {layout.acc}", code="C502")
     return value
 
 
@@ -168,7 +170,7 @@ def check_held(call: Call, name: str, operand: FragmentType, wanted: FragmentLay
     fix = f"load it with acc.{name}: load_matrix(..., acc.{name})"
     if operand.held_as.operand == "acc":
         fix = f"convert(x, acc.{name}) where each thread holds what it needs, else store it to a shared tile and {fix}"
-    raise call.error(f"{call.what} with {name} held as {operand.layout}, for this acc it is {wanted}", fix)
+    raise call.error(f"{call.what} with {name} held as {operand.layout}, for this acc it is {wanted}", fix, code="C502")
 
 
 def check_product_shapes(call: Call, a: tuple[Any, ...], b: tuple[Any, ...], acc: tuple[int, ...]) -> None:
@@ -176,7 +178,7 @@ def check_product_shapes(call: Call, a: tuple[Any, ...], b: tuple[Any, ...], acc
     if (m, n) != acc or k != k2:
         shapes = f"{m} x {k} times {k2} x {n} into {acc[0]} x {acc[1]}"
         fix = "a has as many columns as b has rows" if k != k2 else "a has the rows of acc, b its columns"
-        raise call.error(f"{call.what} of {shapes}", fix)
+        raise call.error(f"{call.what} of {shapes}", fix, code="C502")
 
 
 def no_product(call: Call, rows: Sequence[MmaRow | WgmmaRow], a: DType, b: DType, what: str) -> CompileError:
@@ -185,7 +187,7 @@ def no_product(call: Call, rows: Sequence[MmaRow | WgmmaRow], a: DType, b: DType
     fix = f"there are {', '.join(own or dict.fromkeys(f'{row.a} x {row.b}' for row in rows))}"
     if F32 in (a, b):
         fix = "multiply as tf32: x.to(tf32) rounds, x.bitcast(tf32) leaves off the low bits"
-    return call.error(f"{call.what}: there is no product {what}", fix)
+    return call.error(f"{call.what}: there is no product {what}", fix, code="C501")
 
 
 # -- between layouts -------------------------------------------------------------------------------
@@ -197,13 +199,17 @@ def _columns(call: Call) -> Value:
     layout, total = value.fragment.held_as, value.fragment.dims[1]
     if layout.operand != "acc" or layout.warps[1] != 1:
         message = f"{call.what} of a fragment held as {layout}"
-        raise call.error(message, "it takes accumulators whose warps are distributed along m alone")
+        raise call.error(message, "it takes accumulators whose warps are distributed along m alone", code="C307")
     unit = layout.tile[1]
     if any(not is_int(n) or n % unit for n in (first, count)):
         shown = ", ".join(describe(n) if contains_value(n) else str(n) for n in (first, count))
-        raise call.error(f"{call.what} takes compile-time multiples of {unit}, got {shown}", f"x.columns(0, {unit})")
+        raise call.error(
+            f"{call.what} takes compile-time multiples of {unit}, got {shown}", f"x.columns(0, {unit})", code="C302"
+        )
     if count <= 0 or not 0 <= first <= total - count:
-        raise call.error(f"columns {first} to {first + count - 1} of a fragment of {total}", "stay within it")
+        raise call.error(
+            f"columns {first} to {first + count - 1} of a fragment of {total}", "stay within it", code="C303"
+        )
     return call.builder.value(matrix.Slice(value, columns=(first, count)))
 
 
@@ -222,7 +228,7 @@ def _convert(call: Call) -> Value:
     if converted(layout, to.held_as, to.dims, to.dtype.bits) is None:
         message = f"a thread does not hold all elements of {to.layout} that it needs: they are held as {layout}"
         fix = "go through shared memory: store() the fragment into a tile, barrier(), load_matrix() it"
-        raise call.error(message, fix)
+        raise call.error(message, fix, code="C307")
     return value if to.layout == layout else call.builder.value(matrix.Convert(value, type=to))
 
 

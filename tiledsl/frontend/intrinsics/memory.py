@@ -34,16 +34,18 @@ def _shape(call: Call) -> tuple[int, ...]:
         given: list[Any] = [*shape] if isinstance(shape, (tuple, list)) else [shape]
         shown = ", ".join(map(describe, given)) or "no extent"
         fix = "use const parameters of 1 or more, as in shared((T, 32), f32); run-time extents belong to Global tensors"
-        raise call.error(f"a shape is made of positive compile-time ints, got {shown}", fix)
+        raise call.error(f"a shape is made of positive compile-time ints, got {shown}", fix, code="C302")
     if max(dims) > MAX_EXTENT:
-        raise call.error(f"an extent of {max(dims)} elements; at most {MAX_EXTENT}", "make the tile smaller")
+        raise call.error(
+            f"an extent of {max(dims)} elements; at most {MAX_EXTENT}", "make the tile smaller", code="C302"
+        )
     return dims
 
 
 def _dtype(call: Call) -> DType:
     dtype = call.dtype()
     if dtype == INDEX:
-        raise call.error("the dtype is index, which has no size in memory", "use i32 or i64")
+        raise call.error("the dtype is index, which has no size in memory", "use i32 or i64", code="C204")
     return dtype
 
 
@@ -51,13 +53,13 @@ def _dtype(call: Call) -> DType:
 def _shared(call: Call) -> Value:
     if not call.frame.at_top_level:
         fix = "allocate at the top level, and pass the tile to functions"
-        raise call.error("shared() under a run-time condition or loop", fix)
+        raise call.error("shared() under a run-time condition or loop", fix, code="C408")
     type_ = SharedType(_dtype(call), _shape(call))
     over: Any = call["over"]
     tiles: list[Any] = list(over) if isinstance(over, (tuple, list)) else [] if over is None else [over]  # pyright: ignore
     for other in tiles:
         if not isinstance(other, Value) or not isinstance(other.type, SharedType):
-            raise call.error(f"over= takes shared tiles, got {describe(other)}", "pass what shared() gave")
+            raise call.error(f"over= takes shared tiles, got {describe(other)}", "pass what shared() gave", code="C408")
     return call.builder.value(tile.SharedAlloc(*tiles, type=type_, layout=_layout(call, type_)))
 
 
@@ -68,12 +70,12 @@ def _layout(call: Call, type_: SharedType) -> str:
         return AUTO
     if not isinstance(layout, Layout):
         fix = "pass row_major, padded(n), swizzled(...), swizzle_128b, or None to let the compiler choose"
-        raise call.error(f"layout= takes a layout, got {describe(layout)}", fix)
+        raise call.error(f"layout= takes a layout, got {describe(layout)}", fix, code="C306")
     if isinstance(layout, Paneled):
         layout = replace(layout, element=type_.dtype.bytes)
     problem = layout.problem(type_.dims)
     if problem is not None:
-        raise call.error(problem.message, problem.fix)
+        raise call.error(problem.message, problem.fix, code="C306")
     return str(layout)
 
 
@@ -84,7 +86,9 @@ def _fragment(call: Call) -> Value:
         type_ = FragmentType(dtype, dims)
         if type_.size > MAX_FRAGMENT:
             fix = "spread it over more threads: layout=mma.m16n8k16.acc(...) has the block hold it together"
-            raise call.error(f"a fragment of {type_.size} elements; a thread has {MOST_REGISTERS} registers", fix)
+            raise call.error(
+                f"a fragment of {type_.size} elements; a thread has {MOST_REGISTERS} registers", fix, code="C308"
+            )
     else:
         type_ = distributed(call.frame, call.node, dtype, dims, layout, call.what)
         if is_vector(call["init"]):
@@ -96,7 +100,9 @@ def _of_registers(call: Call, type_: FragmentType, init: Value) -> Value:
     """A fragment of which `init` is what each thread holds."""
     if init.type != FragmentType(type_.dtype, (type_.size,)):
         message = f"a fragment of {type_} from {describe(init)}"
-        raise call.error(message, f"each thread holds {type_.size} {type_.dtype} of it: pass what x.registers() gives")
+        raise call.error(
+            message, f"each thread holds {type_.size} {type_.dtype} of it: pass what x.registers() gives", code="C307"
+        )
     return call.builder.value(tile.Pack(*elements(init, call.frame), type=type_))
 
 
@@ -111,12 +117,14 @@ def _get(call: Call) -> Value:
     found = access(call.frame, call.node, memory, call["index"])
     if found.gathered and vec != 0:
         fix = "leave vec out: contiguous elements are read together where that is proven"
-        raise call.error("get() with vec= and fragments of indices, which name single elements", fix)
+        raise call.error("get() with vec= and fragments of indices, which name single elements", fix, code="C104")
     if count > 1 and is_vector(other):
         others = [other]
         if other.type != FragmentType(dtype, (count,)):
             fix = f"pass a number, or a fragment of {count} {dtype}"
-            raise call.error(f"other= is {describe(other)}, and the vector has {count} elements of {dtype}", fix)
+            raise call.error(
+                f"other= is {describe(other)}, and the vector has {count} elements of {dtype}", fix, code="C301"
+            )
     else:
         zero = dtype == BOOL and not isinstance(other, (Value, bool)) and other == 0  # the default, in bool
         others = found.values(False if zero else other, dtype, "other")
@@ -151,7 +159,7 @@ def place_and_values(
     if len(given) != rank + len(values):
         wanted = ", ".join(("i", "j", "k", "l")[:rank] + tuple(values))
         message = f"{call.what} on a tile of {rank} axes takes ({wanted}), got {len(given)} arguments"
-        raise call.error(message, "an element is named by one index an axis; values follow")
+        raise call.error(message, "an element is named by one index an axis; values follow", code="C304")
     return given[:rank], given[rank:]
 
 
@@ -164,7 +172,7 @@ def _put(call: Call) -> None:
 def _vector_store(call: Call) -> None:
     value = call["index_and_fragment"][-1] if call["index_and_fragment"] else None
     if not is_vector(value) and not is_distributed(value):
-        raise call.error("store() writes a 1-D fragment", "write one element with t[i, j] = x")
+        raise call.error("store() writes a 1-D fragment", "write one element with t[i, j] = x", code="C104")
     _store(call, tile.Store, "index_and_fragment")
 
 
@@ -174,7 +182,9 @@ def _store(call: Call, op: type[tile.Store], name: str) -> None:
     found = access(call.frame, call.node, call["self"], at)
     if is_distributed(value) and not found.gathered:
         fix = "store(x, C[m, n]); or name a place for each element: rows, columns = coordinates(x)"
-        raise call.error(f"{call.what} at one place of {describe(value)}, which the block holds together", fix)
+        raise call.error(
+            f"{call.what} at one place of {describe(value)}, which the block holds together", fix, code="C104"
+        )
     if found.gathered or not is_vector(value):
         found.each(op, found.values(value, dtype, "value"), gathered=found.gathered)
         return
@@ -186,7 +196,7 @@ def stored_vector(call: Call, memory: Any, value: Value) -> Value:
     type_, dtype = value.type, memory_type(memory).dtype
     assert isinstance(type_, FragmentType)
     if type_.dtype != dtype:
-        raise call.error(f"a fragment of {type_.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
+        raise call.error(f"a fragment of {type_.dtype} stored to {dtype}", f"convert it: {dtype}(...)", code="C203")
     vector_length(call.frame, call.node, memory, type_.size * dtype.bytes)
     return call.builder.value(tile.Extract(value, at=(0,))) if type_.size == 1 else value
 
@@ -204,7 +214,9 @@ def _bitcast(call: Call) -> Value:
     value, dtype = call["self"], call.dtype()
     source = dtype_of(value)
     if source.bits != dtype.bits or {source, dtype} & {BOOL, INDEX}:
-        raise call.error(f"bitcast from {source} to {dtype}", "both sides must have the same width; not bool or index")
+        raise call.error(
+            f"bitcast from {source} to {dtype}", "both sides must have the same width; not bool or index", code="C204"
+        )
 
     def cast(scalar: Value) -> Value:
         return call.builder.value(Bitcast(scalar, to=dtype))

@@ -27,11 +27,15 @@ def _ring(call: Call) -> RingObject:
     what, builder, state = call.what, call.builder, call.state
     call.needs("tma")
     if not call.frame.at_top_level:
-        raise call.error(f"{what} under a run-time condition, in a loop or in a role", "make it before the roles")
+        raise call.error(
+            f"{what} under a run-time condition, in a loop or in a role", "make it before the roles", code="C603"
+        )
     stages = call.integer("stages", 1, MOST_SLOTS)
     given: dict[str, Any] = call["tiles"]
     if not given:
-        raise call.error(f"{what} without tiles", "name the tiles of a stage: Ring(4, a=shared(...), b=shared(...))")
+        raise call.error(
+            f"{what} without tiles", "name the tiles of a stage: Ring(4, a=shared(...), b=shared(...))", code="C603"
+        )
     tiles = [_stages_of(call, name, value, stages) for name, value in given.items()]
     cluster = state.cluster or Place()
     place: list[Any] = [cluster.at_m, cluster.at_n] if cluster.blocks > 1 else []
@@ -47,11 +51,11 @@ def _stages_of(call: Call, name: str, given: Any, stages: int) -> Value:
     alloc = given.op if isinstance(given, Value) else None
     if not isinstance(alloc, tile.SharedAlloc):
         fix = f"{name}=shared((BM, BK), bf16, layout=swizzle_128b)"
-        raise call.error(f"Ring(): {name} is a new shared tile, got {describe(given)}", fix)
+        raise call.error(f"Ring(): {name} is a new shared tile, got {describe(given)}", fix, code="C603")
     templates = call.state.templates
     if alloc.result in templates:
         message = f"Ring(): the tile of {name} is that of another ring, or of another name"
-        raise call.error(message, "allocate one for each")
+        raise call.error(message, "allocate one for each", code="C603")
     templates.append(alloc.result)
     type_ = SharedType(alloc.type.dtype, (stages, *alloc.type.dims))
     value = call.builder.value(tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout))
@@ -67,7 +71,7 @@ def check_rings(unit: Unit) -> None:
         for op, _ in template.uses:
             name = template.name or "the tile"
             fix = "use the tiles of its slots, s.a; or give the ring a tile of its own"
-            unit.report(CompileError(f"{name} was given to a ring, which has it in stages", op.loc, fix))
+            unit.report(CompileError(f"{name} was given to a ring, which has it in stages", op.loc, fix, code="C603"))
 
 
 # -- regions ---------------------------------------------------------------------------------------
@@ -109,13 +113,13 @@ def _role(call: Call, ring: RingObject) -> roles.Region:
     role = call.state.role
     if role is None:
         name = "load" if call.callee is ring_class.fill else "math"
-        raise call.error(f"{call.what} outside of a role", f'with role("{name}", ...):')
+        raise call.error(f"{call.what} outside of a role", f'with role("{name}", ...):', code="C605")
     if any(begun.ring is ring.value for begun in call.state.slots):
-        raise call.error(f"{call.what} inside a region of the same ring", "a slot is used once at a time")
+        raise call.error(f"{call.what} inside a region of the same ring", "a slot is used once at a time", code="C605")
     if role.instances > 1 and call.callee in (ring_class.fill, ring_class.take):
         message = f"{call.what} in {role.shown}, which has {role.instances} instances"
         fix = "slots have one order: fill or take them in a role with one instance"
-        raise call.error(message, f"{fix}; instances use one for each tile along k, by ring.use()")
+        raise call.error(message, f"{fix}; instances use one for each tile along k, by ring.use()", code="C605")
     return role
 
 
@@ -127,13 +131,17 @@ def _check_instances(call: Call, role: roles.Region, ring: RingObject) -> None:
     if work is None or call.state.k_loop is not k_loop:
         message = f"{here}, outside of `for k in t.k` directly in `for t in work`"
         fix = "an instance skips as many slots as the other one's item has tiles along k: one use for each"
-        raise call.error(message, fix)
+        raise call.error(message, fix, code="C605")
     turns = [type(op) for op in work.ops if isinstance(op, (roles.Enter, roles.Leave))]
     if turns.count(roles.Enter) == turns.count(roles.Leave):
         fix = 'put the loop over t.k into `with math.turn("multiply"):`, math being what role() gives'
-        raise call.error(f"{here}, outside of a turn: one could be a round of slots ahead of the other", fix)
+        raise call.error(
+            f"{here}, outside of a turn: one could be a round of slots ahead of the other", fix, code="C605"
+        )
     if any(isinstance(op, rings.Wait) and op.ring is ring.value for op in (*work.walk(), *k_loop.walk())):
-        raise call.error(f"a second {what} for one tile along k", f"{role.shown} has instances: use it once")
+        raise call.error(
+            f"a second {what} for one tile along k", f"{role.shown} has instances: use it once", code="C605"
+        )
 
 
 def slot_filled(call: Call, dst: View) -> list[Value] | None:
@@ -145,10 +153,10 @@ def slot_filled(call: Call, dst: View) -> list[Value] | None:
     if fill is None:
         message = f"tma_load() in ring.fill() to {memory_name(dst)}, which is no tile of this ring"
         shown = ", ".join(f"s.{tile.name}" for tile in fills[0].ring.op.tiles)
-        raise call.error(message, f"its tiles are {shown}; elsewhere pass mbarrier=(bars, i)")
+        raise call.error(message, f"its tiles are {shown}; elsewhere pass mbarrier=(bars, i)", code="C604")
     if call.builder.block is not fill.parent:
         message = "tma_load() in ring.fill() under a run-time condition or loop: how many bytes come is not known"
-        raise call.error(message, "put it directly into the region; past the edge TMA loads zeros")
+        raise call.error(message, "put it directly into the region; past the edge TMA loads zeros", code="C604")
     return [fill.ring, fill.result]
 
 
@@ -187,5 +195,5 @@ def _taken(call: Call) -> Value:
     _role(call, call["self"])
     if not isinstance(number, Value) or number.type is not INDEX:
         fix = f"i = ring.take(), and {call.what[:-1]}i)"
-        raise call.error(f"{call.what} takes the number of a slot, got {describe(number)}", fix)
+        raise call.error(f"{call.what} takes the number of a slot, got {describe(number)}", fix, code="C605")
     return number

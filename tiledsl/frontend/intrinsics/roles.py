@@ -35,7 +35,7 @@ def _role(call: Call) -> Region:
         call.needs("setmaxnreg", f"{call.what} with registers=")
     if threads and (groups > 1 or instances > 1):
         message = f"{call.what} of one thread with several warpgroups"
-        raise call.error(message, "leave warpgroups and instances out")
+        raise call.error(message, "leave warpgroups and instances out", code="C602")
     how = {"title": call["name"], "warps": WARPGROUP_WARPS * groups, "instances": instances, "registers": registers}
     return Region("a role", partial(_around_role, call, {**how, "one_thread": bool(threads)}))
 
@@ -45,11 +45,13 @@ def _around_role(call: Call, how: dict[str, Any], frame: Frame, node: ast.With) 
     state, builder, title = call.state, call.builder, how["title"]
     if not frame.at_top_level or frame.caller is not None:
         message = "role() under a condition, in a loop, in another role or in a tile function"
-        raise call.error(message, "write it in the kernel itself: roles stand side by side")
+        raise call.error(message, "write it in the kernel itself: roles stand side by side", code="C602")
     others = roles.roles_of(builder.block)
     for other in others:
         if other.title == title:
-            raise call.error(f"a second role {title!r}; the first one is in line {other.loc.line}", "rename it")
+            raise call.error(
+                f"a second role {title!r}; the first one is in line {other.loc.line}", "rename it", code="C602"
+            )
     errors, loc = len(call.unit.errors), builder.loc
     role = roles.Region(blocks=[Block()], first=sum(other.all_warps for other in others), **how)
     builder.add(role)
@@ -67,7 +69,7 @@ def _around_role(call: Call, how: dict[str, Any], frame: Frame, node: ast.With) 
     for name in assigned_names([node]):
         if not is_place(frame.env.get(name)):  # else an element of it was written
             message = f"{name} is assigned in {role.shown}, and is that role's own"
-            frame.env[name] = POISON if failed else Unusable(message, fix)
+            frame.env[name] = POISON if failed else Unusable(message, fix, code="C103")
 
 
 # -- turns -----------------------------------------------------------------------------------------
@@ -83,9 +85,11 @@ def _around_turn(call: Call, name: str) -> Generator[None]:
     builder, loc = call.builder, call.builder.loc
     if call.state.work is not builder.block:
         fix = "write it directly in `for t in work:`, so that each instance takes it once for an item"
-        raise call.error(f"the turn {name!r} under a condition, or outside of the loop over work items", fix)
+        raise call.error(
+            f"the turn {name!r} under a condition, or outside of the loop over work items", fix, code="C605"
+        )
     if any(isinstance(op, roles.Enter) and op.title == name for op in builder.block.ops):
-        raise call.error(f"a second turn {name!r}", "each turn has a name of its own")
+        raise call.error(f"a second turn {name!r}", "each turn has a name of its own", code="C605")
     builder.add(roles.Enter(title=name))
     yield
     builder.loc = loc
@@ -105,7 +109,9 @@ def group_barrier(call: Call) -> None:
     """The barrier of those that are here: of the role's instance, or of the block."""
     role = call.state.role
     if role is not None and role.one_thread:
-        raise call.error(f"{call.what} in {role.shown}, whose body one thread runs", "mbarriers are what it waits for")
+        raise call.error(
+            f"{call.what} in {role.shown}, whose body one thread runs", "mbarriers are what it waits for", code="C609"
+        )
     call.builder.add(gpu.Barrier())
 
 
@@ -114,4 +120,4 @@ def refuse_in_role(call: Call, fix: str, what: str = "") -> None:
     role = call.state.role
     if role is not None:
         message = f"{what or call.what} is done by all threads of the block, and {role.shown} has some of them"
-        raise call.error(message, fix)
+        raise call.error(message, fix, code="C609")

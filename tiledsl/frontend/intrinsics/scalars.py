@@ -28,11 +28,13 @@ def _scalar(row: str, call: Call) -> Any:
         return apply(row, operands, call.frame, call.node, call.what)
     odd = [value for value in operands if not isinstance(value, (bool, int, float))]
     if odd:
-        raise call.error(f"{call.what} of {describe(odd[0])}", "pass numbers, or values of a dtype: f32(...)")
+        raise call.error(
+            f"{call.what} of {describe(odd[0])}", "pass numbers, or values of a dtype: f32(...)", code="C104"
+        )
     if row not in ("min", "max"):
         names = taken_by(row)
         message = f"{call.what} of compile-time numbers only: their dtype is not known"
-        raise call.error(message, f"write {'f32' if 'f32' in names else names[0]}(...) around one of them")
+        raise call.error(message, f"write {'f32' if 'f32' in names else names[0]}(...) around one of them", code="C205")
     # As of run-time numbers: NaN loses, and -0.0 is less than 0.0.
     floats = all(isinstance(number, float) for number in operands)
     return fold(row, F64, *operands) if floats else (min if row == "min" else max)(operands)
@@ -50,7 +52,7 @@ def _extremum(call: Call) -> Any:
         values = values[0]
     if type(values) not in (list, tuple) or len(values) < 2:
         fix = f"{what[:-1]}a, b), of two or more numbers or values of a dtype"
-        raise call.error(f"{what} of {describe(values)}", fix)
+        raise call.error(f"{what} of {describe(values)}", fix, code="C104")
     frame, node = call.frame, call.node
     dtype = common_dtype(list(values), frame, node, what)
     assert dtype is not None, "Python's own on compile-time values"
@@ -63,7 +65,7 @@ def _len(call: Call) -> Any:
     obj = call["obj"]
     if isinstance(obj, (list, tuple)):
         return len(obj)  # pyright: ignore[reportUnknownArgumentType]
-    raise call.error(f"len() of {describe(obj)}", "use .shape")
+    raise call.error(f"len() of {describe(obj)}", "use .shape", code="C104")
 
 
 @intrinsic(lang.where)
@@ -84,11 +86,13 @@ def _shuffle(mode: str, lane: str, call: Call) -> Value:
     width, value = call["width"], call["value"]
     if width not in (1, 2, 4, 8, 16, WARP):
         message = f"width must be a power of two up to {WARP}, got {describe(width)}"
-        raise call.error(message, f"leave it out, which is {WARP}")
+        raise call.error(message, f"leave it out, which is {WARP}", code="C105")
     if not is_register(value) or is_fragment(value) or value.type == INDEX:
         message = f"{call.what} shuffles a run-time scalar, got {describe(value)}"
         fix = "shuffle scalars that each lane has computed: i32(x) of an index, the elements of a fragment"
-        raise call.error(message, "go through a shared tile: store(x, S)" if is_distributed(value) else fix)
+        raise call.error(
+            message, "go through a shared tile: store(x, S)" if is_distributed(value) else fix, code="C104"
+        )
     given = call[lane]
     if isinstance(given, Value) and given.type == INDEX:
         given = call.builder.cast(given, I32)

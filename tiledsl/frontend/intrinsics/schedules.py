@@ -56,7 +56,7 @@ class ScheduleObject(LanguageObject):
         item = inline(frame, node, self.item, [index, self.place, *self.args], {})
         if not isinstance(item, WorkItemObject):
             fix = "return WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))"
-            raise self.call.error(f"{self.item.name}() gives {describe(item)}, not a work item", fix)
+            raise self.call.error(f"{self.item.name}() gives {describe(item)}, not a work item", fix, code="C606")
         for name, part in item.parts.items():
             self._check_alike(self.item, f" as .{name}", part)
         return WorkItemObject({"index": index, **item.parts})
@@ -68,7 +68,7 @@ class ScheduleObject(LanguageObject):
             at = f" (line {op.loc.line})" if op.loc.line else ""
             message = f"what {function.name}() gives{where} differs between the threads of a block"
             fix = "compute it from the item's number, extents, consts and memory that the kernel does not write"
-            raise self.call.error(f"{message}: it depends on {op.cause or op.name}{at}", fix)
+            raise self.call.error(f"{message}: it depends on {op.cause or op.name}{at}", fix, code="C606")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def _schedule(call: Call) -> ScheduleObject:
         function = call[name]
         if not isinstance(function, TileFunction):
             fix = f"@tile_function above def {name}({', '.join(given)}, ...)"
-            raise call.error(f"Schedule(): {name} is a tile function, got {describe(function)}", fix)
+            raise call.error(f"Schedule(): {name} is a tile function, got {describe(function)}", fix, code="C606")
         bind(call.frame, call.node, inspect.signature(function.fn), function, [*given, *call["args"]], {})
     return _made(call, call["count"], call["item"], call["args"])
 
@@ -99,14 +99,16 @@ def _schedule(call: Call) -> ScheduleObject:
 def _made(call: Call, count: Any, item: Any, args: tuple[Any, ...]) -> ScheduleObject:
     if not call.frame.at_top_level:
         what = f"{call.callee.__name__}() under a run-time condition, in a loop or in a role"
-        raise call.error(what, "make it at the kernel's top level")
+        raise call.error(what, "make it at the kernel's top level", code="C606")
     return ScheduleObject(call, count, item, args)
 
 
 @intrinsic(lang.WorkItem)
 def _work_item(call: Call) -> WorkItemObject:
     if "index" in call["parts"]:
-        raise call.error("WorkItem(index=...): .index is the number that every item has", "give the part another name")
+        raise call.error(
+            "WorkItem(index=...): .index is the number that every item has", "give the part another name", code="C606"
+        )
     return WorkItemObject(call["parts"])
 
 
@@ -117,7 +119,9 @@ def _tile_schedule(call: Call) -> ScheduleObject:
     for name in ("batches", "splits"):
         given = call[name]
         if name == "splits" and is_int(given) and given < 1:
-            raise call.error(f"{call.what}: splits={given}, no positive number", "splits=1 for all of k at once")
+            raise call.error(
+                f"{call.what}: splits={given}, no positive number", "splits=1 for all of k at once", code="C606"
+            )
         times.append(None if is_int(given) and given == 1 else call.value(name, INDEX))
     sizes = call.extents("tile", 3, "tile=(BM, BN, BK)")
     group = call.integer("group", 1, 1 << 20, "how many tiles a band has: 8 or 16, as a rule")
@@ -131,14 +135,16 @@ def _persistent(call: Call) -> ScheduleObject:
     schedule, shape = call["schedule"], call["cluster"]
     if not isinstance(schedule, ScheduleObject) or schedule.items is not None:
         message = f"{what} takes what tile_schedule() gives, got {describe(schedule)}"
-        raise call.error(message, "persistent(tile_schedule(...))")
+        raise call.error(message, "persistent(tile_schedule(...))", code="C606")
     if not isinstance(shape, lang.Cluster):
-        raise call.error(f"{what}: cluster= is {describe(shape)}", "cluster=Cluster(m=2)")
+        raise call.error(f"{what}: cluster= is {describe(shape)}", "cluster=Cluster(m=2)", code="C606")
     if kernel.grid or not call.frame.at_top_level:
         wrong = "in a kernel with a grid" if kernel.grid else "under a run-time condition or loop"
-        raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level")
+        raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level", code="C606")
     if call.state.rings:
-        raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
+        raise call.error(
+            f"{what} after Ring()", "write it first: rings are initialised for the whole cluster", code="C606"
+        )
     place = Place(shape.m, shape.n)
     if place.blocks > 1:
         call.needs("cluster", "a cluster")
@@ -170,15 +176,17 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
     except CompileError:
         message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
         fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
-        raise call.error(message, fix) from None
+        raise call.error(message, fix, code="C606") from None
     if unit.kernel.grid not in ((), grid):
         if unit.cooperation.cluster is not None:
             message = "this schedule is not persistent, and the kernel has the grid of one that is"
-            raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
-        raise frame.error(node.iter, "a schedule in a kernel with a grid of its own", "leave grid(...) out")
+            raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives", code="C606")
+        raise frame.error(
+            node.iter, "a schedule in a kernel with a grid of its own", "leave grid(...) out", code="C606"
+        )
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
-        raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix)
+        raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix, code="C606")
     unit.kernel.grid = grid
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
 
@@ -208,11 +216,15 @@ class WorkLoop(Bounds):
         what, where, block = "loop over work items", f"{role.shown}, which has instances", frame.builder.block
         if loop_exits(self.node.body) & {ast.Break, ast.Return}:
             fix = "put the statements to skip under an `if`"
-            raise frame.error(self.node.iter, f"a {what} that {where}, may leave", fix)
+            raise frame.error(self.node.iter, f"a {what} that {where}, may leave", fix, code="C606")
         if block is not role.body:
-            raise frame.error(self.node.iter, f"a {what} under a condition or in a loop, in {where}", "take it out")
+            raise frame.error(
+                self.node.iter, f"a {what} under a condition or in a loop, in {where}", "take it out", code="C606"
+            )
         if any(isinstance(op, roles.Work) for op in block.ops):
-            raise frame.error(self.node.iter, f"a second {what} in {where}", "go through all items in one loop")
+            raise frame.error(
+                self.node.iter, f"a second {what} in {where}", "go through all items in one loop", code="C606"
+            )
 
     def variable(self, value: Value) -> WorkItemObject:
         self.item, item = value, self.schedule.at(self.frame, self.node, value)
@@ -252,7 +264,7 @@ class WorkLoop(Bounds):
         if not isinstance(k, Ranges):
             role: Any = self.frame.unit.cooperation.role
             message = f"{role.shown} has instances, and work items without k: how many slots each uses is not known"
-            raise self.frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))")
+            raise self.frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))", code="C606")
         return k
 
     def _skip_tiles(self, k: Ranges) -> None:

@@ -32,9 +32,11 @@ def _store_tma(call: Call) -> None:
         return
     if not is_place(src):
         fix = "x = acc.wait(), and store_tma(x.to(bf16), C[t.m, t.n], via=out); or a shared tile"
-        raise call.error(f"{call.what} takes a fragment with a layout or a shared tile, got {describe(src)}", fix)
+        raise call.error(
+            f"{call.what} takes a fragment with a layout or a shared tile, got {describe(src)}", fix, code="C402"
+        )
     if call["via"] is not None:
-        raise call.error(f"{call.what} of a tile goes without via=", "via= is for fragments")
+        raise call.error(f"{call.what} of a tile goes without via=", "via= is for fragments", code="C402")
     tile, tensor = copied_views(call)
     check_reach(call, tensor, tile)
     add_box(call, tma.Store, tensor, tile)
@@ -53,7 +55,7 @@ def _in_chunks(call: Call, value: Value) -> None:
     type_: Any = value.type
     dst = destination(call, "dst", type_, GlobalType)
     if type_.held_as.operand != "acc":
-        raise call.error(f"{call.what} of a fragment held as {type_.layout}", "it takes accumulators")
+        raise call.error(f"{call.what} of a fragment held as {type_.layout}", "it takes accumulators", code="C410")
     buffers = _buffers(call, type_)
     check_reach(call, dst, buffers[0])
     width: Any = buffers[0].dims[1]
@@ -88,20 +90,20 @@ def _buffers(call: Call, type_: FragmentType) -> list[View]:
     example = _example(type_)
     if not is_place(via) or not isinstance(memory_type(via), SharedType):
         shown = "without via=" if via is None else f"with via= {describe(via)}"
-        raise call.error(f"{what} of a fragment {shown}: it goes through a shared tile", example)
+        raise call.error(f"{what} of a fragment {shown}: it goes through a shared tile", example, code="C410")
     view = as_view(via)
     if memory_type(view).dtype != type_.dtype or view.rank not in (2, 3) or view.dims[-2] != rows:
         message = f"{what} of {rows} x {columns} {type_.dtype} elements by way of {describe(view)}"
-        raise call.error(message, f"it has {rows} rows of {type_.dtype}, or buffers of them: {example}")
+        raise call.error(message, f"it has {rows} rows of {type_.dtype}, or buffers of them: {example}", code="C410")
     width: Any = view.dims[-1]
     if type_.held_as.warps[1] > 1 and width != columns:
         message = f"{what} of a fragment held as {type_.layout} in chunks of {width} columns"
         fix = f"its warps along n hold columns of different chunks: as a whole, {_example(type_, 1)}"
-        raise call.error(message, fix)
+        raise call.error(message, fix, code="C410")
     if columns % width or width % INSTRUCTION_COLUMNS:
         divisors = [w for w in range(INSTRUCTION_COLUMNS, columns + 1, INSTRUCTION_COLUMNS) if columns % w == 0]
         message = f"{what} of {columns} columns in chunks of {width}"
-        raise call.error(message, f"take chunks that divide them: {', '.join(map(str, divisors))} columns")
+        raise call.error(message, f"take chunks that divide them: {', '.join(map(str, divisors))} columns", code="C410")
     if view.rank == 2:
         return [view]
     whole = (slice(None), slice(None))

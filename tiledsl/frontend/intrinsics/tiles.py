@@ -61,7 +61,7 @@ def copied_views(call: Call) -> tuple[View, View]:
     dtype, other = memory_type(src).dtype, memory_type(dst).dtype
     if dtype != other:
         fix = f"convert elements one by one: dst.put(i, j, src.get(i, j).to({other}))"
-        raise call.error(f"{call.what} from {dtype} to {other}: it moves elements as they are", fix)
+        raise call.error(f"{call.what} from {dtype} to {other}: it moves elements as they are", fix, code="C203")
     return src, dst
 
 
@@ -74,7 +74,7 @@ def destination(call: Call, name: str, type_: FragmentType, kind: Any = None) ->
     dtype = memory_type(view).dtype
     if dtype != type_.dtype:
         message = f"{call.what} of {type_.dtype} elements to {memory_name(view)} of {dtype}"
-        raise call.error(message, f"convert it: x.to({dtype})")
+        raise call.error(message, f"convert it: x.to({dtype})", code="C203")
     return view
 
 
@@ -93,7 +93,7 @@ def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, 
     elif len(src) != len(dst):
         fix = "an axis indexed with a number is dropped: S[stage, :, :]"
     shapes = " and ".join(" x ".join(map(str, dims)) or "one element" for dims in (src, dst))
-    raise call.error(f"{call.what} between different shapes: {shapes}", fix)
+    raise call.error(f"{call.what} between different shapes: {shapes}", fix, code="C301")
 
 
 # -- outer product ---------------------------------------------------------------------------------
@@ -107,18 +107,18 @@ def _outer_fma(call: Call) -> Value:
         if not is_fragment(value) or is_distributed(value) or len(value.type.dims) != rank:
             message = f"outer_fma() takes one thread's fragment of {rank} axes as {name}, got {describe(value)}"
             fix = "acc is m x n, a has m elements, b has n; mma(a, b, acc) is the product of fragments with a layout"
-            raise call.error(message, fix)
+            raise call.error(message, fix, code="C307")
     (m, n), dtype = acc.type.dims, acc.type.dtype
     if (a.type, b.type) != (FragmentType(dtype, (m,)), FragmentType(dtype, (n,))):
         fix = f"for this acc, a is a fragment of {m} and b one of {n} {dtype}"
-        raise call.error(f"outer_fma() on acc {acc.type} with a {a.type} and b {b.type}", fix)
+        raise call.error(f"outer_fma() on acc {acc.type} with a {a.type} and b {b.type}", fix, code="C301")
     if not dtype.is_float:
-        raise call.error(f"outer_fma() is not defined for {dtype}", "it takes floats")
+        raise call.error(f"outer_fma() is not defined for {dtype}", "it takes floats", code="C204")
     order = call.choice("order", tuple(ORDERS))
     down, across = BLOCKS.get(order, (1, 1))
     if m % down or n % across:
         fix = f"make the extents multiples of {down} and {across}, or use order='serpentine'"
-        raise call.error(f"{order!r} goes through blocks of {down} x {across}, and acc is {m} x {n}", fix)
+        raise call.error(f"{order!r} goes through blocks of {down} x {across}, and acc is {m} x {n}", fix, code="C301")
     rows, columns, sums = elements(a, call.frame), elements(b, call.frame), elements(acc, call.frame)
     for i, j in ORDERS[order](m, n):
         sums[i * n + j] = call.builder.scalar("fma", rows[i], columns[j], sums[i * n + j])

@@ -25,11 +25,13 @@ def check_reach(call: Call, tensor: View, shared: View) -> None:
     if not isinstance(memory_type(tensor), GlobalType) or not isinstance(memory_type(shared), SharedType):
         found = " and ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (tensor, shared))
         message = f"{call.what} moves between a Global and a shared tile, this one between {found}"
-        raise call.error(message, "use copy()")
+        raise call.error(message, "use copy()", code="C402")
     type_: Any = memory_type(shared)
     if shared.rank != 2 or type_.rank < 2 or set(shared.axes) != {type_.rank - 2, type_.rank - 1}:
         fix = "a number drops an axis: S[stage, :, :] of a tile of stages, A[batch, m, k] of a tensor"
-        raise call.error(f"{call.what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix)
+        raise call.error(
+            f"{call.what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix, code="C304"
+        )
 
 
 def add_box(call: Call, cls: type[tma.Load | tma.Store], tensor: View, shared: View, *more: Value, **how: Any) -> None:
@@ -65,7 +67,7 @@ def _barrier(call: Call, dst: View) -> list[Value]:
         slot = slot_filled(call, dst)
         if slot is None:
             fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
-            raise call.error(f"{call.what} needs an mbarrier at which its bytes count", fix)
+            raise call.error(f"{call.what} needs an mbarrier at which its bytes count", fix, code="C608")
         return slot
     return mbarrier_given(call)
 
@@ -81,7 +83,7 @@ def _multicast(call: Call, src: View, dst: View) -> tuple[View, View, list[Value
     what = f"{call.what} with multicast={axis!r}"
     if cluster is None:
         fix = f"work = persistent(tile_schedule(...), cluster=Cluster({axis}=2))"
-        raise call.error(f"{what} in a kernel without clusters", fix)
+        raise call.error(f"{what} in a kernel without clusters", fix, code="C406")
     count, here = (cluster.m, cluster.at_m) if axis == "m" else (cluster.n, cluster.at_n)
     if count == 1:
         return src, dst, []
@@ -89,12 +91,14 @@ def _multicast(call: Call, src: View, dst: View) -> tuple[View, View, list[Value
     if any(isinstance(i, Value) and _depends(i, here) for i in src.origin):
         other = "n" if axis == "m" else "m"
         message = f"{what} of a part of {memory_name(src)} that differs along {axis}"
-        raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
+        raise call.error(
+            message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}", code="C406"
+        )
     position = dst.axes.index(min(dst.axes))
     rows: Any = dst.dims[position]
     if rows % (count * ROWS):
         message = f"{call.what}: {rows} rows, of which each of {count} blocks loads its share, whole {ROWS} rows"
-        raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster")
+        raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster", code="C406")
     share: list[Any] = [slice(None), slice(None)]
     share[position] = Range(call.builder.scalar("mul", here, rows // count), rows // count)
     dst, src = (subview(call.frame, call.node, view, share) for view in (dst, src))
@@ -122,5 +126,7 @@ def _mask(call: Call, cluster: Place, axis: str) -> Value:
 def _prefetch(call: Call) -> None:
     tensor = call["tensor"]
     if not isinstance(tensor, Value) or not isinstance(tensor.type, GlobalType):
-        raise call.error(f"tma_prefetch() takes a Global, got {describe(tensor)}", "pass the tensor itself: A")
+        raise call.error(
+            f"tma_prefetch() takes a Global, got {describe(tensor)}", "pass the tensor itself: A", code="C402"
+        )
     call.builder.add(tma.Prefetch(tensor))

@@ -31,15 +31,17 @@ def _accumulator(call: Call) -> Pending:
     what, dtype = call.what, call.dtype()
     known = tuple(dict.fromkeys(row.acc for row in WGMMA))
     if dtype.name not in known:
-        raise call.error(f"{what} of {dtype}", f"products are added up in {', '.join(known)}")
+        raise call.error(f"{what} of {dtype}", f"products are added up in {', '.join(known)}", code="C503")
     dims, groups = call.extents("shape", 2, "rows and columns: (BM, BN)"), _warpgroups(call)
     unit, columns = WGMMA_ROWS * groups, next(row for row in WGMMA if row.acc == dtype.name).widths()
     if dims[1] not in columns:
         fix = "make two accumulators side by side" if dims[1] > columns[-1] else f"take {_near(dims[1], columns)}"
-        raise call.error(f"{what} of {dims[1]} columns; n is a multiple of 8 up to {columns[-1]}", fix)
+        raise call.error(f"{what} of {dims[1]} columns; n is a multiple of 8 up to {columns[-1]}", fix, code="C503")
     if dims[0] % unit:
         message = f"{what} of {dims[0]} rows for {groups} warpgroups: each has whole blocks of {WGMMA_ROWS} rows"
-        raise call.error(message, f"use {-(-dims[0] // unit) * unit} rows, or another number of warpgroups")
+        raise call.error(
+            message, f"use {-(-dims[0] // unit) * unit} rows, or another number of warpgroups", code="C503"
+        )
     type_ = distributed(call.frame, call.node, dtype, dims, of_warpgroups(groups), what)
     return _accumulated(call, wgmma.Begin(type=PendingType(type_)), False)
 
@@ -61,15 +63,15 @@ def _warpgroups(call: Call) -> int:
     if role is not None:
         if role.one_thread:
             message = f"{call.what} in {role.shown}, whose body one thread runs"
-            raise call.error(message, "a role without threads=1 multiplies")
+            raise call.error(message, "a role without threads=1 multiplies", code="C307")
         return role.warps // WARPGROUP_WARPS
     if not threads:
         message = f"{call.what} before threads(): who holds it is not known"
-        raise call.error(message, "call threads(...) first, or use a role")
+        raise call.error(message, "call threads(...) first, or use a role", code="C307")
     count = prod(threads)
     if count % WARPGROUP:
         message = f"{call.what} in a block of {count} threads, which are no whole warpgroups of {WARPGROUP}"
-        raise call.error(message, f"use a multiple of {WARPGROUP} threads")
+        raise call.error(message, f"use a multiple of {WARPGROUP} threads", code="C307")
     return count // WARPGROUP
 
 
@@ -82,7 +84,7 @@ def _wgmma(call: Call) -> Pending:
     what, a, acc = call.what, call["a"], call["acc"]
     if not isinstance(acc, Pending):
         fix = "acc = wgmma.accumulator((BM, BN), f32); what acc.wait() gave is complete, and can be added to its result"
-        raise call.error(f"{what} adds to an accumulator in flight, acc is {describe(acc)}", fix)
+        raise call.error(f"{what} adds to an accumulator in flight, acc is {describe(acc)}", fix, code="C504")
     type_, b = acc.type, _operand(call, "b")
     a_view = None if is_distributed(a) else _operand(call, "a")
     a_type: Any = a.type if a_view is None else memory_type(a_view)
@@ -94,7 +96,9 @@ def _wgmma(call: Call) -> Pending:
     check_product_shapes(call, a_dims, b.dims, type_.dims)
     k = a_dims[1]
     if k % row.k:
-        raise call.error(f"{what}: k is {k}, one instruction takes {row.k}", f"make it {-(-k // row.k) * row.k}")
+        raise call.error(
+            f"{what}: k is {k}, one instruction takes {row.k}", f"make it {-(-k // row.k) * row.k}", code="C503"
+        )
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
         _refuse_in_flight(call)
@@ -111,7 +115,9 @@ def _refuse_in_flight(call: Call) -> None:
     for around in call.state.slots[-1:]:
         if isinstance(around, rings.Wait) and around.in_flight:
             message = f"wgmma() with a in registers, in ring.use(in_flight={around.in_flight})"
-            raise call.error(message, "registers that a product reads stay as they are until it ends: in_flight=0")
+            raise call.error(
+                message, "registers that a product reads stay as they are until it ends: in_flight=0", code="C504"
+            )
 
 
 def _operand(call: Call, name: str) -> View:

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from tiledsl.arch import target_named
 from tiledsl.backends.protocol import Resources
-from tiledsl.compilation.compiled import label_of
 from tiledsl.compilation.explain import printed_stages, reports
 from tiledsl.compilation.lowering import lower
+from tiledsl.compilation.stages import label_of
 from tiledsl.errors import ToolNotFoundError
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked

@@ -103,6 +103,7 @@ def check_shared_memory(kernel: Kernel, limit: int, target: str = "") -> None:
         fix=f"{_fewer_stages(kernel, limit)}"
         f"make them {layout.bytes - limit} bytes smaller, "
         "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
+        code="C703",
     )
 
 

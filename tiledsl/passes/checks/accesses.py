@@ -29,7 +29,7 @@ class _Checker(Checker):
         if isinstance(op, tile.SharedAlloc):
             problem = op.placement.problem(op.type.dims)
             if problem is not None:
-                raise CompileError(problem.message, fix=problem.fix)
+                raise CompileError(problem.message, fix=problem.fix, code="C306")
         elif isinstance(op, tile.Access):
             touched = next(access for access in op.accesses() if access.memory is op.memory)
             self.place(_Place(op, op.memory, op.memory_type, tuple(op.indices)), touched.guarded)
@@ -49,6 +49,7 @@ class _Checker(Checker):
             raise CompileError(
                 f"{place.size} bytes at once from {place.name}, which has no axis of stride 1 in this call",
                 fix="pass a tensor with a contiguous axis, or access single elements",
+                code="C401",
             )
         if type_.align < place.size:
             what = f"{place.name}'s rows are" if type_.rank > 1 else f"{place.name} is"
@@ -56,6 +57,7 @@ class _Checker(Checker):
                 f"{what} aligned to {type_.align} bytes in this call, {place.size} needed",
                 fix=f"pass a tensor whose address and row length are multiples of {place.size} bytes, "
                 f"or {place.narrower(max(1, type_.align // type_.dtype.bytes))}",
+                code="C401",
             )
         self.unit_index(place)
 
@@ -66,6 +68,7 @@ class _Checker(Checker):
                 f"{place.size} bytes at once need an index along axis {place.axis(place.type.unit)} of "
                 f"{place.name} that is a multiple of {place.vec}; this one is only known to be a multiple of {known}",
                 fix=f"write it as {place.vec} * something, or {place.narrower(known)}",
+                code="C401",
             )
 
     def shared_vector(self, place: _Place) -> None:
@@ -76,6 +79,7 @@ class _Checker(Checker):
                 f"{place.size} bytes at once from {place.name}, whose layout {layout} moves every "
                 f"{layout.unit * element} bytes to a place of their own",
                 fix=f"give {place.name} a swizzle of unit={place.vec} or more, or leave its layout to the compiler",
+                code="C401",
             )
         for axis, (index, stride) in enumerate(zip(place.indices, layout.strides(alloc.type.dims), strict=True)):
             if self.divisibility.of(index) * power_of_two_in(stride) >= place.vec:
@@ -86,6 +90,7 @@ class _Checker(Checker):
                 f"{place.size} bytes at once from {place.name}, but with its layout {layout} a step along axis "
                 f"{place.axis(axis)} is {stride * element} bytes, not a multiple of {place.size}",
                 fix=f"pad {place.name} to a multiple of {place.vec}, or leave its layout to the compiler",
+                code="C401",
             )
 
 
@@ -137,4 +142,5 @@ def _check_static_bounds(place: _Place) -> None:
                 f"index {last if at >= 0 else at} along axis {place.axis(axis)} of {place.name}, whose extent there is "
                 f"{extent}",
                 fix="indices run from 0 to the extent less 1; get() and put() guard an access",
+                code="C303",
             )

@@ -56,6 +56,7 @@ class _Checker(Checker):
                 f"{called(op)} needs all {WARP} lanes of each warp, but a block of {threads} threads ends "
                 f"with a warp of {threads % WARP}",
                 fix=f"let threads(...) be a multiple of {WARP}",
+                code="C601",
             )
         # Who moves a view together: all threads, or those that hold its fragment, a warpgroup or more of a block or
         # role that has several.
@@ -81,6 +82,7 @@ class _Checker(Checker):
             f"may differ from {_varies(level)}{self.because(worst)}",
             fix=f"move {asked} out of the {'loop' if 'loop' in what else 'if'}, "
             f"or use a condition that {_WHO[scope]} agree on",
+            code="C601",
         )
 
     def common_place(self, op: Op, value: Value, together: Level) -> None:
@@ -93,6 +95,7 @@ class _Checker(Checker):
                 f"{called(op)} moves one view by {_WHO[together]}, but where this one begins may differ "
                 f"from {_varies(level)}{self.because(value)}",
                 fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
+                code="C601",
             )
 
     def because(self, value: Value) -> str:

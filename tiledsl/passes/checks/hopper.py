@@ -65,6 +65,7 @@ class _Checker(Checker):
                     f"{called(op)} begins at a place of {name_of(op.tile)} that is only known to be a multiple of "
                     f"{known} bytes; {tma.TMA_ALIGNMENT} are needed",
                     fix="begin where the tile does, or at a multiple of more rows",
+                    code="C405",
                 )
 
     def one_thread(self, op: Op) -> None:
@@ -75,6 +76,7 @@ class _Checker(Checker):
         raise CompileError(
             f"{called(op)} moves the whole box for each thread that executes it, and {mask.lanes.sum()} threads do",
             fix="let one do it: in a role(..., threads=1), or under an if that is true for one thread",
+            code="C405",
         )
 
     def product(self, op: wgmma.Mma) -> None:
@@ -83,6 +85,7 @@ class _Checker(Checker):
                 f"{called(op)} reads its left operand from registers until all products are waited for, which must be "
                 "in the same iteration, before the registers get other values",
                 fix="wait there for all of them (in_flight=0), or let the left operand come from shared memory",
+                code="C504",
             )
         for operand, layout in check_operands(op):
             column = operand.origin[-1]
@@ -98,6 +101,7 @@ class _Checker(Checker):
                     f"{called(op)} begins at a {what} of {name_of(memory)} that is only known to be a multiple of "
                     f"{known}; with {layout} it must be one of {unit}",
                     fix=f"begin at {unit} * something",
+                    code="C505",
                 )
 
 
@@ -143,6 +147,7 @@ def check_box(op: tma.Load | tma.Store) -> Layout:
             f"{type_.dims[-1]} of the tile, at most {TMA_MOST_BOX}, and a multiple of {TMA_GRAIN} bytes",
             op.loc,
             f"use layout={swizzle}, whose panels it moves one by one",
+            code="C405",
         )
     return layout
 
@@ -156,7 +161,7 @@ def _check_tensor(op: tma.Load | tma.Store) -> None:
         fix = "copy it to one that is contiguous along an axis, or use copy()"
         if type_.unit == down:
             fix = f"load it transposed, {name}[...].T to a tile of {op.columns} x {op.rows}, and multiply with S.T"
-        raise CompileError(message, op.loc, fix)
+        raise CompileError(message, op.loc, fix, code="C405")
     every = op.every if isinstance(op, tma.Load) else 1
     if type_.align * every % TMA_GRAIN:
         known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
@@ -165,10 +170,10 @@ def _check_tensor(op: tma.Load | tma.Store) -> None:
         fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
         if every > 1:
             message, fix = f"{message} for every {every} rows", f"every={TMA_GRAIN // type_.align}"
-        raise CompileError(f"{message}; those of {name} {known} in this call", op.loc, fix)
+        raise CompileError(f"{message}; those of {name} {known} in this call", op.loc, fix, code="C405")
     if type_.rank > TMA_MOST_RANK:
         message = f"{what} of a tensor of {type_.rank} axes; {TMA_MOST_RANK} are possible"
-        raise CompileError(message, op.loc, "merge axes of the tensor before the call, with reshape")
+        raise CompileError(message, op.loc, "merge axes of the tensor before the call, with reshape", code="C405")
 
 
 def check_ends(op: tma.Store) -> None:
@@ -181,7 +186,7 @@ def check_ends(op: tma.Store) -> None:
             f"{called(op)}: TMA writes whole {TMA_GRAIN} bytes, and the rows of {name} end within some in this call"
         )
         fix = f"choose another way to store, by {name}.whole, or make the extent a multiple of {TMA_GRAIN} bytes"
-        raise CompileError(message, op.loc, fix)
+        raise CompileError(message, op.loc, fix, code="C405")
 
 
 def check_operands(op: wgmma.Mma) -> list[tuple[wgmma.SharedOperand, Paneled]]:
@@ -193,11 +198,11 @@ def check_operands(op: wgmma.Mma) -> list[tuple[wgmma.SharedOperand, Paneled]]:
         assert isinstance(layout, Paneled)
         if sorted(operand.axes) != [rank - 2, rank - 1]:
             message = f"{called(op)} takes the last two axes of {name} as rows and columns, not {operand.axes}"
-            raise CompileError(message, op.loc, "index the axes before them: S[stage, :, :]")
+            raise CompileError(message, op.loc, "index the axes before them: S[stage, :, :]", code="C505")
         if not operand.k_major and dtype.bytes != 2:
             message = f"{called(op)} reads {dtype} along k only, but the rows of {name} run across it"
             fix = "store the tile transposed, so that k runs along its rows; 16-bit elements can lie either way"
-            raise CompileError(message, op.loc, fix)
+            raise CompileError(message, op.loc, fix, code="C505")
         found.append((operand, layout))
     return found
 
@@ -210,7 +215,7 @@ def _layout(op: Op, memory: Value, possible: Sequence[str]) -> Layout:
         return alloc.placement
     has = "no layout of its own: the compiler chooses one" if shown == AUTO else f"the layout {shown}"
     fix = f"give it one that {called(op)} takes: shared(..., layout={' or '.join(possible)})"
-    raise CompileError(f"{called(op)}: {name_of(memory)} has {has}", op.loc, fix)
+    raise CompileError(f"{called(op)}: {name_of(memory)} has {has}", op.loc, fix, code="C505")
 
 
 def _require_panels(op: Op, memory: Value, columns: int, layout: Paneled) -> None:
@@ -220,4 +225,5 @@ def _require_panels(op: Op, memory: Value, columns: int, layout: Paneled) -> Non
             f"{called(op)} of {columns} columns, but with {layout} {name_of(memory)} has panels of {layout.width}",
             op.loc,
             f"make it a multiple of {layout.width}{f', or use {fits[0]}' if fits else ''}",
+            code="C505",
         )

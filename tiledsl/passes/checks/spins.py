@@ -49,6 +49,7 @@ def _error(load: tile.Access) -> CompileError:
         load.loc,
         fix=f'read it by {name}.atomic_load({at}, order="acquire"), and let the other thread write it by '
         f'{name}.atomic_store({at}, value, order="release"); if no other thread writes it, read it before the loop',
+        code="C411",
     )
 
 

@@ -69,7 +69,7 @@ class End:
         for op in self.accesses:
             if isinstance(op, async_copy.Send):
                 fix = "store to a shared tile of its own, and count the bytes at an mbarrier of its own"
-                raise CompileError(f"{called(op)} to a tile of a ring", op.loc, fix)
+                raise CompileError(f"{called(op)} to a tile of a ring", op.loc, fix, code="C604")
         found = {work: op for op in self.accesses for work in self.works(op)}
         kinds = sorted(found.keys() - {""})
         alone = [kind for kind in kinds if not ENDPOINTS[kind].threads]
@@ -77,12 +77,16 @@ class End:
         if len(mixed) > 1:
             first, second = (called(found[kind]) for kind in mixed)
             message = f"{self.role.shown} reaches the tiles of a ring by {first} and by {second}"
-            raise CompileError(message, found[mixed[1]].loc, "make a ring for what each of them fills or reads")
+            raise CompileError(
+                message, found[mixed[1]].loc, "make a ring for what each of them fills or reads", code="C604"
+            )
         row, role = ENDPOINTS[kinds[0] if kinds else ""], self.role
         if row.who == "thread" and not role.one_thread:
             first = found[kinds[0]]
             message = f"{called(first)} in {role.shown}, whose body {role.threads} threads run"
-            raise CompileError(message, first.loc, f'role("{role.title}", threads=1): one thread begins what it fills')
+            raise CompileError(
+                message, first.loc, f'role("{role.title}", threads=1): one thread begins what it fills', code="C604"
+            )
         return row
 
     @property
@@ -114,7 +118,7 @@ class Ring:
         self.consumer = self._end(used, "used", "with ring.use() as s:")
         if self.producer.role is self.consumer.role:
             message = f"{self.producer.role.shown} fills this ring, and uses it as well"
-            raise CompileError(message, used[0].loc, "a ring goes from one role to another")
+            raise CompileError(message, used[0].loc, "a ring goes from one role to another", code="C604")
         if self.producer.endpoint.bytes:
             for op in filled:
                 if isinstance(op, rings.Acquire):
@@ -128,13 +132,13 @@ class Ring:
     def _end(self, ops: Sequence[rings.RingOp], did: str, example: str) -> End:
         if not ops:
             fix = f"{example} in a role, or remove the ring"
-            raise CompileError(f"this ring is never {did}", self.make.loc, fix)
+            raise CompileError(f"this ring is never {did}", self.make.loc, fix, code="C604")
         role = role_of(ops[0])
         for op in ops:
             if role_of(op) is not role:
                 message = f"this ring is {did} by {role.shown} already, and now by {role_of(op).shown}"
                 fix = "make a ring for each role, or one role of them; instances=2 makes a role twice"
-                raise CompileError(message, op.loc, fix)
+                raise CompileError(message, op.loc, fix, code="C604")
         return End(self, role)
 
     def _check_written(self, loc: Loc) -> None:
@@ -144,12 +148,12 @@ class Ring:
         for op in end.accesses if end.endpoint.groups else ():
             if end.works(op) != {""}:
                 message = f"{called(op)} reads the tiles of a ring in {end.role.shown}, which fills it"
-                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
+                raise CompileError(message, op.loc, "multiply in the role that uses the ring", code="C604")
         for tile in self.tiles:
             if not any(touch.writes and touch.memory is tile for touch in end.touches(*end.accesses)):
                 name = name_of(tile)
                 fix = f"tma_load(..., s.{name}) in a role with threads=1, or s.{name}[i, j] = x, store(x, s.{name})"
-                raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix)
+                raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix, code="C604")
 
     def _check_uses(self, used: Sequence[rings.RingOp]) -> None:
         begun = [op for op in used if isinstance(op, (rings.Wait, rings.Take))]
@@ -157,19 +161,19 @@ class Ring:
         for op, count in zip(begun, counts, strict=True):
             if count != counts[0]:
                 message = f"in_flight={count}, and elsewhere in_flight={counts[0]}"
-                raise CompileError(message, op.loc, "all uses of a ring have one in_flight; take() has 0")
+                raise CompileError(message, op.loc, "all uses of a ring have one in_flight; take() has 0", code="C604")
         end = self.consumer
         for tile in self.tiles:
             if not any(touch.memory is tile and not touch.writes for touch in end.touches(*end.accesses)):
                 message = f"the tile {tile.name} of this ring is never read in its ring.use()"
                 fix = f"read s.{tile.name}, or leave {tile.name} out of the ring"
-                raise CompileError(message, self.make.loc, fix)
+                raise CompileError(message, self.make.loc, fix, code="C604")
         takes, frees = ([op for op in used if isinstance(op, kind)] for kind in (rings.Take, rings.Free))
         if bool(takes) != bool(frees):
             did, missing = ("taken", "released") if takes else ("released", "taken")
             message = f"slots of this ring are {did} here, and never {missing}"
             fix = "i = ring.take(), and ring.free(i) after its last read"
-            raise CompileError(message, (takes or frees)[0].loc, fix)
+            raise CompileError(message, (takes or frees)[0].loc, fix, code="C604")
 
     # -- bytes ---------------------------------------------------------------------------------
 
@@ -193,10 +197,12 @@ class Ring:
             found, whole = sum(self.bytes(load) for load in self.loads_of(op) if load.tile is tile), self.bytes_of(tile)
             if not found:
                 fix = f"tma_load(..., s.{tile.name})"
-                raise CompileError(f"ring.fill() loads nothing into s.{tile.name}", op.loc, fix)
+                raise CompileError(f"ring.fill() loads nothing into s.{tile.name}", op.loc, fix, code="C604")
             if found != whole:
                 message = f"ring.fill() loads {found} bytes into s.{name_of(tile)}, which has {whole}"
-                raise CompileError(message, op.loc, "fill every tile of the slot once, as a whole or in parts")
+                raise CompileError(
+                    message, op.loc, "fill every tile of the slot once, as a whole or in parts", code="C604"
+                )
 
     @property
     def shared_along(self) -> list[str]:
@@ -208,7 +214,7 @@ def role_of(op: Op) -> roles.Region:
     for around, _ in ops_around(op.parent):
         if isinstance(around, roles.Region):
             return around
-    raise CompileError(f"{called(op)} outside of a role", op.loc, 'with role("math", ...):')
+    raise CompileError(f"{called(op)} outside of a role", op.loc, 'with role("math", ...):', code="C605")
 
 
 def rings_of(kernel: Kernel) -> list[Ring]:

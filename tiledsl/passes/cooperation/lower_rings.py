@@ -193,7 +193,7 @@ class _Lowering:
             size = sum(ring.bytes(load) for load in ring.loads_of(op))
             if size > MOST_TX_BYTES:
                 message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_TX_BYTES} at most"
-                raise CompileError(message, op.loc, "make its tiles smaller")
+                raise CompileError(message, op.loc, "make its tiles smaller", code="C603")
             b.add(endpoint.signal(self.bars[ring.producer], slot, bytes=size))
         return [slot]
 

@@ -52,10 +52,10 @@ def _check_threads(kernel: Kernel, regions: list[roles.Region]) -> None:
     have = f"the roles have {' + '.join(map(str, threads))} = {total} threads"
     if total > MOST_THREADS:
         message = f"{have}; a block has at most {MOST_THREADS}"
-        raise CompileError(message, regions[-1].loc, "use fewer warpgroups")
+        raise CompileError(message, regions[-1].loc, "use fewer warpgroups", code="C704")
     if total != kernel.thread_count:
         message = f"{have}, the block has {kernel.thread_count}"
-        raise CompileError(message, regions[-1].loc, f"write threads({total}), or leave threads() out")
+        raise CompileError(message, regions[-1].loc, f"write threads({total}), or leave threads() out", code="C602")
 
 
 def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
@@ -65,7 +65,7 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
     silent = next((region for region in regions if not region.registers), None)
     if silent is not None:
         message = f"{silent.shown} says no registers=, and {asked[0].shown} does"
-        raise CompileError(message, silent.loc, "say it for every role, or for none")
+        raise CompileError(message, silent.loc, "say it for every role, or for none", code="C705")
     # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
     threads, at_launch = kernel.thread_count, barriers.registers_at_launch(kernel)
     limit, total = threads * at_launch, sum(region.all_threads * region.registers for region in regions)
@@ -77,7 +77,7 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
     rest = limit - total + most.all_threads * most.registers
     fits = rest // most.all_threads // REGISTER_UNIT * REGISTER_UNIT
     fix = f"registers={fits} fits {most.shown}" if fits >= LEAST_SETMAXNREG else "use fewer warpgroups"
-    raise CompileError(message, most.loc, fix)
+    raise CompileError(message, most.loc, fix, code="C705")
 
 
 # -- lowering --------------------------------------------------------------------------------------
@@ -110,7 +110,9 @@ class _Lowering:
         first = self.taken
         if first + count > NAMED_BARRIERS:
             message = f"{what} needs {count} more named barriers, and {first - 1} of {NAMED_BARRIERS - 1} are taken"
-            raise CompileError(message, loc, "each role takes one for each instance, and each of its turns as many")
+            raise CompileError(
+                message, loc, "each role takes one for each instance, and each of its turns as many", code="C704"
+            )
         self.taken += count
         return first
 

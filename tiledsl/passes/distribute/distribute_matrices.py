@@ -138,5 +138,5 @@ def _runs(op: matrix.Load | matrix.Store, type_: FragmentType) -> list[Run]:
         held = f"{possible[-1] // size} {type_.dtype}" if len(possible) > 1 else "single elements"
         message = f"of {type_.held_as} a lane holds {held} side by side in {name_of(side.memory)}"
         fix = f"use vec={' or '.join(map(str, possible))}"
-        raise CompileError(f"{called(op)} with vec={op.vec}: {message}", op.loc, fix)
+        raise CompileError(f"{called(op)} with vec={op.vec}: {message}", op.loc, fix, code="C401")
     return found

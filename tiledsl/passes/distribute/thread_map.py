@@ -75,21 +75,21 @@ def plan_copy(op: tile.Copy, threads: int) -> ThreadMap:
     width = op.vec // size
     if width > 1 and not units:
         message = f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes"
-        raise CompileError(message, op.loc, _one_element(op))
+        raise CompileError(message, op.loc, _one_element(op), code="C404")
     axis = units[0] if units else len(op.shape) - 1
     if op.shape[axis] % width:
         message = f"{asked} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {by}) are not a"
-        raise CompileError(f"{message} multiple of {width} elements", op.loc, _advice(op, axis, threads))
+        raise CompileError(f"{message} multiple of {width} elements", op.loc, _advice(op, axis, threads), code="C404")
     plan = ThreadMap(op.shape, axis, width, threads)
     if plan.accesses % threads:
         message = f"{asked} of {by} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, which {threads} threads"
-        raise CompileError(f"{message} cannot share equally", op.loc, _advice(op, axis, threads))
+        raise CompileError(f"{message} cannot share equally", op.loc, _advice(op, axis, threads), code="C404")
     if isinstance(op, async_copy.Copy) and width > min(map(plan.width_on, sides)):
         source, name = name_of(op.src.memory), name_of(op.dst.memory)
         message = f"{asked} with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves"
         fix = f"use copy(), which transposes through registers; or copy as it is and read {name} through its view .T"
         fix += f"; or {_one_element(op)}" if size in async_copy.CP_BYTES else ""
-        raise CompileError(f"{message} at once stays together", op.loc, fix)
+        raise CompileError(f"{message} at once stays together", op.loc, fix, code="C404")
     return plan
 
 

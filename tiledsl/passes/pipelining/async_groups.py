@@ -54,6 +54,7 @@ def _forgotten(op: async_copy.Copy) -> CompileError:
         f"this copy_async() {what}, so its tile cannot be read",
         op.loc,
         fix="token = copy_async(src, dst), then wait(token) where the tile is needed, whichever way the kernel takes",
+        code="C407",
     )
 
 
@@ -203,7 +204,7 @@ class _Ages:
     def require_known(self, op: Op, age: _Age) -> None:
         if age.problem:
             message, fix = age.problem
-            self.errors.setdefault((op.loc, message), CompileError(message, op.loc, fix))
+            self.errors.setdefault((op.loc, message), CompileError(message, op.loc, fix, code="C407"))
 
     def block(self, block: Block, ages: dict[Value, _Age]) -> None:
         """Brings `ages` from the beginning of `block` to its end."""

@@ -79,7 +79,7 @@ def plan_loop(kernel: Kernel, op: control.For) -> LoopPlan:
     steps, why = _steps(body, consumers)
     if op.fragments == 2 and not steps:
         message = f"fragments=2 reads the operands of the next step from shared memory ahead, but {why}"
-        raise CompileErrors([CompileError(message, op.loc, fix="pass fragments=1, or leave it out")])
+        raise CompileErrors([CompileError(message, op.loc, fix="pass fragments=1, or leave it out", code="C607")])
     return LoopPlan(op, tuple(body.copies), tuple(body.tiles), tuple(consumers), tuple(steps), why, _shares_with(body))
 
 

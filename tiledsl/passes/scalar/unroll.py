@@ -31,6 +31,7 @@ def unroll(kernel: Kernel) -> None:
                 "the loop is to be unrolled fully, but its trip count is not known at compile time",
                 asking[0].loc,
                 fix="give it constant bounds, a partial factor (unroll=4), or none",
+                code="C106",
             )
         canonicalize(kernel)
 
@@ -61,6 +62,7 @@ class _Unroller:
                 f"unrolling {op.unroll} iterations needs a step that is known at compile time",
                 op.loc,
                 fix="give the loop a constant step, or do not unroll it",
+                code="C106",
             )
         limit = 1 << (op.lo.dtype.bits - 1)
         if op.unroll and step is not None and not -limit <= step * op.unroll < limit:
@@ -86,6 +88,7 @@ class _Unroller:
                 f"unrolling makes {copies} copies of {size} ops{others}; at most {MOST_OPS} ops are possible",
                 op.loc,
                 fix="unroll partially (unroll=4), or not at all",
+                code="C110",
             )
 
 

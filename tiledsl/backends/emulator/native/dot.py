@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from tiledsl.backends.emulator.native.loops import compiled, splat
+from tiledsl.backends.emulator.native.loops import available, compiled, splat
 from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Terms
 
 LANES = 8
@@ -100,8 +100,11 @@ declare <8 x double> @llvm.trunc.v8f64(<8 x double>)
 
 
 @cache
-def add_terms() -> Add:
-    """The compiled `tensor_core._add` for a [k, m, 1], b [k, 1, n] and c [m, 1, n], n a multiple of 8."""
+def add_terms() -> Add | None:
+    """The compiled `tensor_core._add` for a [k, m, 1], b [k, 1, n] and c [m, 1, n], n a multiple of 8. None without
+    llvmlite."""
+    if not available():
+        return None
     run = compiled(_IR, 11)
 
     def add(bits: int, terms: Terms, exponents: Terms) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

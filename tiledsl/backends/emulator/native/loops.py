@@ -1,7 +1,8 @@
 """Compiled stand-ins for the slowest NumPy code: fused multiply-adds, which NumPy has not, and gathers.
 
 Each variant is compiled on first use (llvmlite, some milliseconds) for the host's CPU. The definitions stay
-`ir.semantics` and `memory`; tests hold both equal. What a function here cannot handle is left to NumPy.
+`ir.semantics` and `memory`; tests hold both equal. What a function here cannot handle is left to NumPy, and all of it
+where there is no llvmlite.
 
 A loop walks the groups and warps of an array [groups, warps, 32] and handles the 32 lanes of a warp as one vector. An
 operand is an address and its element strides along groups and warps, 0 where it does not vary; one that does not vary
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache, lru_cache
+from importlib import import_module
 from typing import Any, Callable
 
 import numpy as np
@@ -28,11 +30,19 @@ SMALL = 256
 
 
 @cache
+def available() -> bool:
+    """Is llvmlite here?"""
+    try:
+        import_module("llvmlite.binding")
+    except ImportError:
+        return False
+    return True
+
+
+@cache
 def compiled(source: str, arguments: int) -> Callable[..., int]:
     """The function `run` of an LLVM IR module; all its parameters are pointers or i64."""
-    import llvmlite.binding
-
-    llvm: Any = llvmlite.binding  # untyped
+    llvm: Any = import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     host = {"cpu": llvm.get_host_cpu_name(), "features": llvm.get_host_cpu_features().flatten()}
@@ -156,6 +166,8 @@ def _planned(
 def fma(dtype: DType) -> Callable[..., Any]:
     """The function `fma` of the scalar table, for f32 or f64."""
     plain, numpy = semantics.function("fma", dtype), semantics.numpy_dtype(dtype)
+    if not available():
+        return plain
 
     def evaluate(*operands: Any) -> Any:
         a, b, c = (x if type(x) is np.ndarray else np.asarray(x) for x in operands)
@@ -208,7 +220,7 @@ def gather(span: Span, address: Ints, vec: int) -> tuple[NDArray[Any], ...] | No
     """What `memory.load` returns, or None for small accesses and if any lane is outside."""
     size = span.elements.itemsize
     room = span.high - span.low - vec * size
-    if address.ndim != 3 or address.shape[2] != WARP or room < 0:
+    if address.ndim != 3 or address.shape[2] != WARP or room < 0 or not available():
         return None
     if (steps := _steps(address.shape, address.strides, address.itemsize)) is None:
         return None
