@@ -605,6 +605,26 @@ def residues_have_the_bits_of_the_emulator() -> None:
         assert same(A, B) and same(A, B[:1]), name
 
 
+def integers_with_scales_have_the_bits_of_the_emulator() -> None:
+    """Of rows and columns, to every dtype; operands in every order, results that TMA cannot store."""
+    import torch
+
+    for m, n, k in ((96, 208, 640), (5, 300, 1000), (257, 130, 400), (1000, 1040, 2048)):
+        torch.manual_seed(m)
+        A, B = (torch.randint(-128, 128, s, device="cuda", dtype=torch.int8) for s in ((m, k), (k, n)))
+        of_a, of_b = torch.rand(m, 1, device="cuda") / 50, torch.rand(1, n, device="cuda") / 50
+        bias = torch.randn(n, device="cuda")
+        for out in (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.uint8):
+            expected = torch.full((m, n), 3, dtype=out)
+            on_host = {"scale_a": of_a.cpu(), "scale_b": of_b.cpu()}
+            gemm(A.cpu(), B.cpu(), expected, 0.3, -0.7, bias.cpu(), **on_host, device="emulator")
+            for left, right in ((A, B), (A.T.contiguous().T, B.T.contiguous().T)):
+                C = torch.full((m, n), 3, dtype=out, device="cuda")
+                gemm(left, right, C, 0.3, -0.7, bias, scale_a=of_a, scale_b=of_b)
+                bits = torch.int32 if out.itemsize == 4 else torch.int16 if out.itemsize == 2 else torch.uint8
+                assert torch.equal(C.cpu().view(bits), expected.view(bits)), (m, n, k, out)
+
+
 def residues_are_accurate() -> None:
     """No further from the product than sums of the same dtype are."""
     import torch

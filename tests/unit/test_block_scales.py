@@ -462,7 +462,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no array": (_changed(scale_a=[1.0]), "scale_a"),
     "a format": (
         _changed(A=np.zeros((40, 200), ml_dtypes.bfloat16), B=np.zeros((200, 300), ml_dtypes.bfloat16)),
-        "scale_a and scale_b are for A and B of e4m3 or e5m2; they are bf16 and bf16\n  fix: leave them out",
+        "are for A and B of e4m3 or e5m2 or i8 or u8; they are bf16 and bf16\n  fix: leave them out",
     ),
     "a precision": (_changed(precision="tf32"), "precision is 'tf32', which is for A and B of f32"),
 }

@@ -17,7 +17,7 @@ from tiledsl.gemm.formats import RESIDUES, WHOLE, check_factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
 from tiledsl.gemm.prepared import Prepared, planned, prepare
 from tiledsl.gemm.steps import GRAIN
-from tiledsl.ir.types import F32, F64
+from tiledsl.ir.types import BF16, F32, F64, I32
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.dispatch import in_order, launch_stream, place_of
 from tiledsl.runtime.driver import driver
@@ -77,7 +77,8 @@ def gemm(
     scale_a, scale_b: for 8-bit floats, f32 factors of blocks, of any strides: of each row of A and 128 of k, [M, K /
     128], and of 128 of k and 128 columns of B, [K / 128, N / 128], both rounded up, with the batches of A and B. The
     tensor cores' sum p of each 128 of k is added by sum = fma(p, scale_a * scale_b, sum), from 0, one after the other,
-    or so in each part of k: both operations round to nearest in f32.
+    or so in each part of k: both operations round to nearest in f32. For integers: of the rows of A [M, 1] and the
+    columns of B [1, N], by which sums are multiplied in f32; C may then be bf16, f16, f32, i8 or u8.
 
     alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
     given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C depend on this row of A
@@ -150,13 +151,14 @@ def _call(
     behind = None if epilogue is plain else epilogue
     of = described(A, B, C, bias, out_dtype, behind, precision, scale_a, scale_b)
     of = of._replace(batch_invariant=batch_invariant)
-    check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
+    if of.scales is None:
+        check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:
         raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out", code="C804")
     if of.c.empty:
         return of.result
-    of = _without_k(of) if alpha == 0 else of
+    of = _without_k(of) if alpha == 0 or (of.scales and of.a.empty) else of
     if of.a.device < 0:
         _on_host(of, alpha, beta, behind, place, device)
     else:
@@ -225,6 +227,8 @@ def _without_k(of: Operands) -> Operands:
     """The same product of operands with k = 0, which are not read."""
     shapes = (*of.a.shape[:2], 0), (of.b.shape[0], 0, of.b.shape[2])
     a, b = (replace(x, shape=s, strides=row_major(s)) for x, s in zip((of.a, of.b), shapes, strict=True))
+    if of.scales is not None and of.format.sums == I32:  # nothing, of a dtype whose sums are f32
+        a, b = replace(a, dtype=BF16), replace(b, dtype=BF16)
     return of._replace(a=a, b=b, scales=None)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
+from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
 from tiledsl.layout.wgmma import WGMMA
 from tiledsl.signatures.specialize import argument_error
 
 __all__ = [
     "BLOCK",
     "FORMATS",
+    "INTEGERS",
     "NAMES",
     "PRECISIONS",
     "RESIDUES",
@@ -120,6 +121,9 @@ PRECISIONS = {
 """By the names that calls give, the dtypes of A and B that it is for: products by tensor cores, sums with more bits."""
 CONVERTED = (I32, F32, BF16, F16)
 """What C may be if an epilogue function has converted integer sums."""
+INTEGERS = (I8, U8)
+FROM_SCALED = (BF16, F16, F32, *INTEGERS)
+"""What C may be if integer sums have been multiplied by the scales of rows and columns."""
 NAMES = tuple(dict.fromkeys(dtype.name for f in FORMATS.values() for dtype in (f.a, *f.results) if dtype != TF32))
 """Of all dtypes that A, B or C may have."""
 BLOCK = 128
@@ -132,14 +136,16 @@ def format_of(
     call: Any, a: DType, b: DType, precision: Any = None, epilogue: bool = False, scaled: bool = False
 ) -> Format:
     """What is multiplied if A and B have these dtypes. call: what errors name. epilogue: a function may convert the
-    sums. scaled: by blocks, whose sums are promoted. Raises KernelArgumentError if no kernel multiplies them."""
+    sums. scaled: 8-bit floats by blocks, whose sums are promoted; integers by rows of A and columns of B. Raises
+    KernelArgumentError if no kernel multiplies them."""
     known = tuple(dict.fromkeys(name for name, _ in FORMATS if name != "tf32"))
     for name, dtype in (("A", a), ("B", b)):
         if dtype.name not in known:
             message = f"{name} is {dtype}, which no kernel multiplies; expected one of {', '.join(known)}"
             raise argument_error(call, message, "convert A and B", code="C802")
-    if scaled and not {a, b} <= {*PRECISIONS["promoted"]}:
-        names = " or ".join(map(str, PRECISIONS["promoted"]))
+    blocks, vectors = (scaled and {a, b} <= {*dtypes} for dtypes in (PRECISIONS["promoted"], INTEGERS))
+    if scaled and not (blocks or vectors):
+        names = " or ".join(map(str, (*PRECISIONS["promoted"], *INTEGERS)))
         message = f"scale_a and scale_b are for A and B of {names}; they are {a} and {b}"
         raise argument_error(
             call, message, "leave them out: alpha, or an epilogue function, scales any result", code="C802"
@@ -160,10 +166,12 @@ def format_of(
         message = f"A is {a}, but B is {b}; only e4m3 and e5m2, and i8 and u8, are multiplied by each other"
         raise argument_error(call, message, "convert one of them", code="C802")
     split = SPLITS.get(precision or "") or RESIDUES.get(precision or "")
-    found = found._replace(promoted=scaled or precision == "promoted", split=split)
+    found = found._replace(promoted=blocks or precision == "promoted", split=split)
     if found.sums == F64 and not found.split:
         fix = f"pass precision={' or '.join(repr(s.name) for s in RESIDUES.values() if s.dtype == F64)}"
         raise argument_error(call, "A and B are f64, which are multiplied as integers only", fix, code="C802")
+    if vectors:
+        return found._replace(sums=F32, results=FROM_SCALED)
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
 
 

@@ -18,7 +18,8 @@ mixed), whose operands wgmma reads along k only. Integers add up in i32, all oth
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
 these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
 and `scale_b`: `promoted.py`. With PLANES, A and B are that many planes of f32, as many elements of each in a step of
-BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`.
+BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`. With none of these consts they
+multiply the whole sums by rows and by columns, in f32; results of i8 and u8 are rounded to nearest even.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -43,11 +44,13 @@ from tiledsl import (
     const,
     coordinates,
     f32,
+    i8,
     index,
     lane_id,
     load_fragment,
     persistent,
     ptx,
+    rint,
     role,
     shared,
     store,
@@ -58,6 +61,7 @@ from tiledsl import (
     tile_kernel,
     tma_load,
     tma_prefetch,
+    u8,
     u32,
     unroll,
     warp_id,
@@ -127,16 +131,19 @@ def finished(
 ) -> Fragment[E]:
     """A part x of the product as it is stored in `to`, which begins at this row and column of this matrix of C.
 
-    ending: alpha, beta, bias, EXCHANGED, ADD_C and EPILOGUE of the kernel.
+    ending: alpha, beta, bias, the scales of rows and columns or None, EXCHANGED, ADD_C and EPILOGUE of the kernel.
     """
-    alpha, beta, bias, exchanged, add_c, epilogue = ending
+    alpha, beta, bias, scales, exchanged, add_c, epilogue = ending
+    at, across = coordinates(x)
+    if scales is not None:
+        x = x.to(f32) * (scales[0].get(batch, row + at, 0) * scales[1].get(batch, 0, column + across))
     kind = x.dtype
     y = kind(alpha) * x
     if add_c:
         y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
-    at, across = coordinates(y)
     of_batch: Any = bias[batch, :] if bias is not None else None
-    return epilogue(y, of_batch, row + at if exchanged else column + across).to(to.dtype)
+    y = epilogue(y, of_batch, row + at if exchanged else column + across)
+    return (rint(y) if to.dtype in (i8, u8) and y.dtype is f32 else y).to(to.dtype)
 
 
 @tile_function
@@ -229,7 +236,8 @@ def hopper_fastest(
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
-    ending: Any = (alpha, beta, bias, EXCHANGED, ADD_C, EPILOGUE)
+    factors: Any = None if SCALED or PLANES or scale_a is None else (scale_a, scale_b)
+    ending: Any = (alpha, beta, bias, factors, EXCHANGED, ADD_C, EPILOGUE)
     scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import add_bias
-from tiledsl.gemm.formats import BLOCK, FORMATS, NAMES, Format, Residues, Split, format_of
+from tiledsl.gemm.formats import BLOCK, FORMATS, INTEGERS, NAMES, Format, Residues, Split, format_of
 from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
@@ -21,7 +21,7 @@ from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
-__all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "new_array", "stream_handle"]
+__all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "new_array", "shapes_of_scales", "stream_handle"]
 
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
@@ -38,7 +38,7 @@ GEMM = _Function("gemm")
 class Operands(NamedTuple):
     """a, b, c: with three axes. a and b are tf32 if f32 is multiplied so. bias: None, or with one axis. given: A, B, C
     and the bias as they were passed. result: C itself. batch_invariant: the bits of a row of C must not depend on the
-    number of rows. promoted, split: as of `Format`. scales: of blocks of A and of B, with three axes, or None."""
+    number of rows. promoted, split: as of `Format`. scales: of A and of B, with three axes, or None."""
 
     a: ArrayInfo
     b: ArrayInfo
@@ -96,7 +96,7 @@ def described(
             message = f"bias is f32, but the sums of {format} are {format.sums}"
             added = "x + bias.get(column).to(f64)" if format.sums == F64 else "x.to(f32) + bias.get(column)"
             raise argument_error(GEMM, message, f"add it by an epilogue function: {added}", code="C802")
-    scales = _described_scales(scale_a, scale_b, a.shape, b.shape) if scaled else None
+    scales = _described_scales(scale_a, scale_b, a, b) if scaled else None
     arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
     _check_memory(arrays)
     of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result, scales)
@@ -156,17 +156,21 @@ def _described_bias(bias: Any, n: int) -> ArrayInfo:
     return found
 
 
-def _described_scales(
-    scale_a: Any, scale_b: Any, a: tuple[int, ...], b: tuple[int, ...]
-) -> tuple[ArrayInfo, ArrayInfo]:
-    """a, b: shapes of A and B."""
-    of_a, of_b = (*a[:-1], cdiv(a[-1], BLOCK)), (*b[:-2], cdiv(b[-2], BLOCK), cdiv(b[-1], BLOCK))
+def shapes_of_scales(a: tuple[int, ...], b: tuple[int, ...], dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of A and B of these shapes, of this dtype."""
+    if dtype in INTEGERS:
+        return (*a[:-1], 1), (*b[:-2], 1, b[-1])
+    return (*a[:-1], cdiv(a[-1], BLOCK)), (*b[:-2], cdiv(b[-2], BLOCK), cdiv(b[-1], BLOCK))
+
+
+def _described_scales(scale_a: Any, scale_b: Any, a: ArrayInfo, b: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
+    """Of blocks, or of the rows of A and the columns of B where these are integers."""
+    of_a, of_b = shapes_of_scales(a.shape, b.shape, a.dtype)
+    of_blocks = f"each row of A and each {BLOCK} of k", f"each {BLOCK} of k and each {BLOCK} columns of B"
+    whats = ("each row of A", "each column of B") if a.dtype in INTEGERS else of_blocks
     found: list[ArrayInfo] = []
-    for name, value, shape, what in (
-        ("scale_a", scale_a, of_a, f"one for each row of A and each {BLOCK} of k"),
-        ("scale_b", scale_b, of_b, f"one for each {BLOCK} of k and each {BLOCK} columns of B"),
-    ):
-        expected = f"f32 of shape {shape}, {what}"
+    for name, value, shape, what in (("scale_a", scale_a, of_a, whats[0]), ("scale_b", scale_b, of_b, whats[1])):
+        expected = f"f32 of shape {shape}, one for {what}"
         if value is None:
             message = f"{name} is left out, and the other operand's scales are given; expected {expected}"
             raise argument_error(

@@ -52,7 +52,8 @@ class Problem(NamedTuple):
     parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
     one that adds the bias included. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
-    promoted, split: as of `Format`. scaled: by blocks, which are not exchanged: their scales are of rows of A.
+    promoted, split: as of `Format`. scaled: promoted sums by blocks, which are not exchanged, since their scales are of
+    rows of A; others by rows of A and columns of B.
     """
 
     batch: int
@@ -83,6 +84,10 @@ class Problem(NamedTuple):
     @property
     def format(self) -> Format:
         return FORMATS[self.dtype, self.dtype_b or self.dtype]
+
+    @property
+    def by_blocks(self) -> bool:
+        return self.scaled and self.promoted
 
 
 class Plan(NamedTuple):
@@ -133,9 +138,9 @@ def _for_mma(problem: Problem) -> Plan:
     if eight_bits and "fp8" not in target.features:
         message = f"gemm(): {' and '.join(sorted(eight_bits))} on {target.name}, which has no instructions for them"
         raise KernelArgumentError(f"{message}\n  fix: use sm_89 or later, or bf16 or f16")
-    if problem.promoted and problem.k:
+    if (problem.promoted or problem.scaled) and problem.k:
         asked = "scale_a and scale_b are given" if problem.scaled else "precision is 'promoted'"
-        message = f"gemm(): {asked} on {target.name}, and only the kernel for wgmma adds up so"
+        message = f"gemm(): {asked} on {target.name}, and only the kernel for wgmma does that"
         raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
     consts = mma.choose(
         problem.m, problem.n, problem.k, problem.dtype, problem.arch,
@@ -232,13 +237,14 @@ def planes_by_variant(problem: Problem, split: Split, chosen: Variant) -> Plan:
 def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
     """The arguments of `choice.best`. apart: operands are loaded in parts."""
     # The addresses of stores that TMA cannot do need registers.
-    behind = problem.add_c + (problem.bias or problem.epilogue) if problem.tma_c and not apart else FEW_REGISTERS
+    finishing = problem.bias or problem.epilogue or (problem.scaled and not problem.promoted)
+    behind = problem.add_c + finishing if problem.tma_c and not apart else FEW_REGISTERS
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
     if problem.format.along_k:
         along_k = (True, True)
     parted, sizes = not problem.batch_invariant, (problem.format.bytes, DTYPES[problem.out].bytes)
-    more = apart, problem.promoted, *sizes, not problem.scaled
+    more = apart, problem.promoted, *sizes, not problem.by_blocks
     return *problem[:4], along_k, behind, problem.processors, parted, *more
 
 
@@ -251,12 +257,12 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     if format.along_k:
         padded = padded[0] or problem.unit_a != 2, padded[1] or problem.unit_b != 1
     early = bool(chosen.parts) or batch * m * n * k < EARLY
-    if problem.promoted and not problem.scaled:
+    if problem.promoted and not problem.by_blocks:
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
-    beside = prod(SLOTS) * F32.bytes if problem.scaled else 0
+    beside = prod(SLOTS) * F32.bytes if problem.by_blocks else 0
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)
     consts |= {"PROMOTED": True} if problem.promoted else {}
-    consts |= {"SCALED": True} if problem.scaled else {}
+    consts |= {"SCALED": True} if problem.by_blocks else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     return _with_groups(plan, problem, chosen)
 

@@ -44,7 +44,7 @@ class Prepared:
         self.rest: tuple[Any, ...] = ()
         self.pick: Any = None
         self.like: Any = None
-        self.whole = of.format.sums == I32
+        self.whole = of.format.sums == I32 and of.scales is None
         if len(self._launches) == 1 and not (steps.room or steps.zeros):
             self.single, self.pick, offsets, _, self.rest = self._launches[0]
             assert offsets is None, "a single launch is of whole arrays"

@@ -10,11 +10,10 @@ from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
 from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
-from tiledsl.gemm.formats import BLOCK, format_of
-from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
+from tiledsl.gemm.formats import format_of
+from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, shapes_of_scales, stream_handle
 from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
-from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
@@ -107,7 +106,7 @@ def operands_of(
     shape: tuple[int, ...], dtypes: tuple[DType, ...], layout: str, bias: bool, by_column: bool, device: int,
     scaled: bool = False,
 ) -> Operands:  # fmt: skip
-    """Arrays of this shape, which do not exist. scaled: with scales of blocks, stored as what they scale."""
+    """Arrays of this shape, which do not exist. scaled: with scales, stored as what they scale."""
     if len(shape) not in (3, 4) or any(type(n) is not int or n < 1 for n in shape):
         raise argument_error(
             GEMM, f"the shape {shape}", "pass (m, n, k) or (batch, m, n, k), of positive ints", code="C803"
@@ -124,8 +123,8 @@ def operands_of(
     sizes = ((m, k, layout[0]), (k, n, layout[1]), (m, n, "N"))
     a, b, c = (array(number + 1, dtypes[number], *size) for number, size in enumerate(sizes))
     added = ArrayInfo(F32, (n,), (1,), APART * 4, device, True, None) if bias else None
-    blocks = cdiv(k, BLOCK)
-    of_a, of_b = array(5, F32, m, blocks, layout[0]), array(6, F32, blocks, cdiv(n, BLOCK), layout[1])
+    rows, columns = shapes_of_scales((m, k), (k, n), dtypes[0])
+    of_a, of_b = array(5, F32, m, rows[1], layout[0]), array(6, F32, columns[0], columns[1], layout[1])
     return folded(a, b, c, added, by_column, scales=(of_a, of_b) if scaled else None)
 
 
