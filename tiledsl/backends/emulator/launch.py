@@ -27,7 +27,8 @@ from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.hazards import Checks
 from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
-from tiledsl.backends.emulator.trace import traced
+from tiledsl.backends.emulator.timeline import Timeline
+from tiledsl.backends.emulator.trace import counted, traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
@@ -145,6 +146,9 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
         program = watched(program, ran)
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
+    for hook in options.hooks:
+        if isinstance(hook, Timeline):
+            program = counted(program, hook)
     hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
     hooks = tuple(hook.of_launch(launch) for hook in hooks)
     stdout = options.stdout or sys.stdout

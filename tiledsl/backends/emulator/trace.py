@@ -1,4 +1,4 @@
-"""What one thread computed, op by op."""
+"""What one thread computed, op by op; how many ops each warp has executed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tiledsl.backends.emulator.rules.gpu import arrive_at_barrier
 from tiledsl.backends.emulator.rules.memory import within
 from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Instr
+from tiledsl.backends.emulator.timeline import Timeline
 from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
 
@@ -37,12 +38,30 @@ def traced(
     """The program, whose ops append to `result.trace` when the thread executes them, all but checks and barriers."""
     block = _linear("block", where[0], launch.grid)
     thread = _linear("thread", where[1], launch.threads)
+    return _with_rules(program, lambda rule: _tracing(rule, block, thread, result, spend))
+
+
+def counted(program: Program, timeline: Timeline) -> Program:
+    """The program, whose ops advance the clocks of `timeline`."""
+    return _with_rules(program, lambda rule: _counting(rule, timeline))
+
+
+def _with_rules(program: Program, new: Callable[[Rule], Rule]) -> Program:
+    """With other rules of all ops but checks and barriers."""
     code = list[Instr]()
     for instr in program.code:
         if isinstance(instr, OpInstr) and not instr.op.blocks and instr.rule not in (within, arrive_at_barrier):
-            instr = replace(instr, rule=_tracing(instr.rule, block, thread, result, spend))
+            instr = replace(instr, rule=new(instr.rule))
         code.append(instr)
     return replace(program, code=code)
+
+
+def _counting(rule: Rule, timeline: Timeline) -> Rule:
+    def run(c: Cohort, op: Op, *operands: Any) -> Any:
+        timeline.step(c.blocks, c.warps, c.mask)
+        return rule(c, op, *operands)
+
+    return run
 
 
 def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.errors import EmulatorError
+from tiledsl.backends.emulator.timeline import Timeline
+from tiledsl.errors import EmulatorError, Finding
 from tiledsl.inspect.inputs import arguments_of, sizes_needed, values_of
 from tiledsl.inspect.report.data import Check
 from tiledsl.inspect.report.places import Places
@@ -15,20 +16,27 @@ from tiledsl.signatures.signature import Specialization
 
 def checked(
     kernel: TileKernel, spec: Specialization, consts: Mapping[str, Any], sizes: list[str], places: Places
-) -> Check:
-    """sizes: texts ``NAME=VALUE`` for extents and scalars; without any, the kernel does not run. An optional tensor is
-    passed if all of its extents are given. Raises TileError for sizes that the kernel does not have or cannot do
-    without."""
+) -> tuple[Check, Timeline | None, Finding | None]:
+    """With what its warps did, and what was found. sizes: texts ``NAME=VALUE`` for extents and scalars; without any,
+    the kernel does not run. An optional tensor is passed if all of its extents are given. Raises TileError for sizes
+    that the kernel does not have or cannot do without."""
     if not sizes:
         how = " ".join(f"--check {name}=..." for name in sizes_needed(kernel))
-        return Check(None, False, f"not run: give {how or '--check, with a size'}", -1)
+        return Check(None, False, f"not run: give {how or '--check, with a size'}", -1), None, None
     values = values_of(kernel, "--check", sizes)
     import numpy as np
 
+    from tiledsl.backends.emulator import Options
+
     given = {name: str(value) for name, value in values.items()}
+    arrays = arguments_of(kernel, spec, values, np.zeros)
+    dispatcher, timeline = kernel.dispatcher, Timeline()
+    arguments = dispatcher.arguments(dispatcher.launcher.bind((), {**arrays, **consts}), "emulator")
+    dispatcher.place(arguments)
     try:
-        kernel.check(**arguments_of(kernel, spec, values, np.zeros), **consts)
+        dispatcher.emulate(arguments, Options(checks=True, hooks=(timeline,)))
     except EmulatorError as error:
         fix = f"\nfix: {error.fix}" if error.fix else ""
-        return Check(given, False, f"{error.finding.code}: {error.message}{fix}", places.of(error.loc))
-    return Check(given, True, "no race, no deadlock, no read of what was not written", -1)
+        failed = Check(given, False, f"{error.finding.code}: {error.message}{fix}", places.of(error.loc))
+        return failed, timeline, error.finding
+    return Check(given, True, "no race, no deadlock, no read of what was not written", -1), timeline, None

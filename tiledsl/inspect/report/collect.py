@@ -18,6 +18,7 @@ from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked
 from tiledsl.inspect.report.places import Places
 from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
+from tiledsl.inspect.report.timeline import timeline_of
 from tiledsl.inspect.versions import versions
 from tiledsl.ir.core import Op
 from tiledsl.kernel import TileKernel
@@ -70,7 +71,8 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
             missing = str(error)
     roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
     banks = banks_of(cast(BankReport, found["banks"]), places)
-    checks = checked(kernel, spec, consts, check, places)
+    checks, run, failed = checked(kernel, spec, consts, check, places)
+    role_list, rings = [*roles_of(roles, places)], [*rings_of(roles, places)]
     return data.Report(
         kernel=_facts(kernel, spec, arch, label, built, at),
         findings=[*_findings(checks, sass, banks, missing)],
@@ -82,11 +84,12 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         room=_room(arch, built.resources) if built.resources is not None else None,
         banks=banks,
         launch_registers=roles.registers,
-        roles=[*roles_of(roles, places)],
-        rings=[*rings_of(roles, places)],
+        roles=role_list,
+        rings=rings,
         loops=loops_of(pipeline, places),
         groups=[*pipeline.groups],
         check=checks,
+        timeline=timeline_of(run, failed, role_list, rings, places) if run is not None else None,
         provenance=_provenance(kernel, arch, settings, built),
         cubin=b64encode(built.cubin).decode(),
         # Last: all places are known now.

@@ -196,6 +196,42 @@ class Check:
 
 
 @dataclass(frozen=True)
+class TimelineRow:
+    """A warp of the first cluster. end: its clock at the end of the run, in ops that it executed."""
+
+    rank: int
+    warp: int
+    role: str
+    end: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Of a ring. spans: from full until free again, -1 for never."""
+
+    name: str
+    spans: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What warps did in the run of the check, on clocks that `backends.emulator.timeline` explains.
+
+    barriers: names. waits: (row, start, end, barrier, row that released it or -1, place). phases: of barriers that
+    ended: (barrier, time, row that released it). stuck: rows of a deadlock: (row, what it does, place). full_at: events
+    from then on may be missing; None: none is.
+    """
+
+    rows: list[TimelineRow]
+    barriers: list[str]
+    waits: list[tuple[int, int, int, int, int, int]]
+    phases: list[tuple[int, int, int]]
+    slots: list[Slot]
+    stuck: list[tuple[int, str, int]]
+    full_at: int | None
+
+
+@dataclass(frozen=True)
 class Finding:
     """What to look at first."""
 
@@ -226,6 +262,7 @@ class Report:
     loops: list[Loop]
     groups: list[str]
     check: Check
+    timeline: Timeline | None
     provenance: dict[str, str]
     cubin: str
     schema: str = field(default="tiledsl.report", init=False)

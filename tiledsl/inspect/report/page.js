@@ -455,6 +455,7 @@ function show() {
   drawRegisters(data, page);
   drawShared(data, page);
   drawRoles(data, page);
+  drawTimeline(data, page);
   drawPipeline(data, page);
   drawCheck(data, page);
   drawProvenance(data);
