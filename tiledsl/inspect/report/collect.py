@@ -26,6 +26,7 @@ from tiledsl.passes.analysis.called import called
 from tiledsl.passes.banks.bank_report import BankReport
 from tiledsl.passes.cooperation.endpoints import End
 from tiledsl.passes.cooperation.role_report import RolesReport
+from tiledsl.passes.distribute.product_report import OperandReport, ProductReport
 from tiledsl.passes.pipelining.report import PipelineReport, loop_text, schedule
 from tiledsl.recursion import deep_recursion
 from tiledsl.signatures.signature import Specialization
@@ -83,6 +84,7 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         resources=built.resources,
         room=_room(arch, built.resources) if built.resources is not None else None,
         banks=banks,
+        products=[*products_of(cast(list[ProductReport], found["products"]), places)],
         launch_registers=roles.registers,
         roles=role_list,
         rings=rings,
@@ -159,6 +161,18 @@ def _room(arch: str, used: Resources) -> data.Room:
 def banks_of(report: BankReport, places: Places) -> data.Banks:
     accesses = [*report.accesses]
     return data.Banks(report.used, report.limit, [*report.tiles], accesses, [places.of(a.loc) for a in accesses])
+
+
+def products_of(products: Sequence[ProductReport], places: Places) -> Iterator[data.Product]:
+    def operand(of: OperandReport) -> data.Operand:
+        layout = of.layout
+        if layout is None:
+            return data.Operand(of.name, of.dtype, of.dims, of.tile)
+        held = layout.tiles(of.dims), layout.size(of.dims), layout.holders(of.bits)
+        return data.Operand(of.name, of.dtype, of.dims, of.tile, str(layout), layout.grid, *held)
+
+    for product in products:
+        yield data.Product(places.of(product.loc), product.instruction, [*map(operand, product.operands)])
 
 
 def loops_of(report: PipelineReport, places: Places) -> list[data.Loop]:

@@ -164,6 +164,35 @@ class Ring:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """Of a product on tensor cores; `dims`: rows and columns. tile: its name, where it is in shared memory.
+
+    Otherwise `layout` is that of a fragment: `warps` cut it into so many parts by rows and columns, and each warp has
+    so many `tiles` of one instruction; a thread holds `size` elements. cells: of one instruction, (warp, lane, element
+    that the lane holds) by row and column.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, int]
+    tile: str
+    layout: str = ""
+    warps: tuple[int, int] = (0, 0)
+    tiles: tuple[int, int] = (0, 0)
+    size: int = 0
+    cells: list[list[tuple[int, int, int]]] = field(default_factory=list[list[tuple[int, int, int]]])
+
+
+@dataclass(frozen=True)
+class Product:
+    """`instruction`: its shape and dtypes."""
+
+    place: int
+    instruction: str
+    operands: list[Operand]
+
+
+@dataclass(frozen=True)
 class Loop:
     """A pipelined loop; `text` and `schedule` as ``explain("pipeline")`` has them."""
 
@@ -256,6 +285,7 @@ class Report:
     resources: Resources | None
     room: Room | None
     banks: Banks
+    products: list[Product]
     launch_registers: int
     roles: list[Role]
     rings: list[Ring]

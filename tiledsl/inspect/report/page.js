@@ -454,6 +454,7 @@ function show() {
   drawFindings(data, page);
   drawRegisters(data, page);
   drawShared(data, page);
+  drawFragments(data, page);
   drawRoles(data, page);
   drawTimeline(data, page);
   drawPipeline(data, page);
