@@ -513,6 +513,15 @@ def test_the_drawn_timeline(timed: Report, report: Report) -> None:
     assert "Cut off: events from 1,234 on may be missing." in drawn(cut)["parts"]["timeline"]
 
 
+def test_the_drawn_roofline(timed: Report, report: Report) -> None:
+    text = drawn(timed)["parts"]["roofline"]
+    assert f"{2 * 128 * 64 * 320:,} bf16 tensor cores" in text and "1 of 132" in text and "H200 SXM" in text
+    assert "Predicted, not measured" in text and "each byte once" in text
+    assert "not run: give --check" in drawn(report)["parts"]["roofline"]
+    unknown = replace(timed, roofline=replace(timed.roofline, roofs=[]))
+    assert "The rates of GPUs of sm_90a are not known" in drawn(unknown)["parts"]["roofline"]
+
+
 def test_the_drawn_fragments(timed: Report, report: Report) -> None:
     text = drawn(timed)["parts"]["fragments"]
     assert "wgmma m64n64k16 bf16 x bf16 -> f32" in text and ": no lane holds it." in text

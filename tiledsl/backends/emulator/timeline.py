@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, Bools, Hook, Ints, LaunchInfo, Sync, SyncKind
+from tiledsl.backends.emulator.hooks import Access, Bools, Hook, Ints, LaunchInfo, OpHook, Sync, SyncKind
 from tiledsl.backends.emulator.mbarriers import ENTRY
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
@@ -50,7 +50,7 @@ _Key = tuple[str, int, int]
 """Of a barrier: its kind, the rank of its block and its place."""
 
 
-class Timeline(Hook):
+class Timeline(OpHook):
     """`blocks`: those of the cluster. warps: of a block. now, ended [warps of the cluster]: their clocks, and which
     have ended. barriers: names. full_at: the time of the first event that was not kept, or None."""
 
@@ -79,9 +79,7 @@ class Timeline(Hook):
         self._ranks[self.blocks] = range(len(self.blocks))
         return self
 
-    def step(self, blocks: Ints, warps: Ints, active: Bools | None) -> None:
-        """These warps [1 or groups, warps] of `blocks` [groups] execute an op. active: [groups, warps, lanes], any of
-        which may be 1; None: all."""
+    def on_op(self, op: Op, blocks: Ints, warps: Ints, active: Bools | None) -> None:
         ranks = self._ranks[blocks]
         here = ranks >= 0
         if not here.any():

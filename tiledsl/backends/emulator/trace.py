@@ -1,4 +1,4 @@
-"""What one thread computed, op by op; how many ops each warp has executed."""
+"""What one thread computed, op by op; and what tells hooks of ops."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.control import OpInstr
-from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.hooks import LaunchInfo, OpHook
 from tiledsl.backends.emulator.options import RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.rules.gpu import arrive_at_barrier
 from tiledsl.backends.emulator.rules.memory import within
 from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Instr
-from tiledsl.backends.emulator.timeline import Timeline
 from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
 
@@ -41,9 +40,9 @@ def traced(
     return _with_rules(program, lambda rule: _tracing(rule, block, thread, result, spend))
 
 
-def counted(program: Program, timeline: Timeline) -> Program:
-    """The program, whose ops advance the clocks of `timeline`."""
-    return _with_rules(program, lambda rule: _counting(rule, timeline))
+def told(program: Program, hook: OpHook) -> Program:
+    """The program, whose ops tell `hook` that they are executed."""
+    return _with_rules(program, lambda rule: _telling(rule, hook))
 
 
 def _with_rules(program: Program, new: Callable[[Rule], Rule]) -> Program:
@@ -56,9 +55,9 @@ def _with_rules(program: Program, new: Callable[[Rule], Rule]) -> Program:
     return replace(program, code=code)
 
 
-def _counting(rule: Rule, timeline: Timeline) -> Rule:
+def _telling(rule: Rule, hook: OpHook) -> Rule:
     def run(c: Cohort, op: Op, *operands: Any) -> Any:
-        timeline.step(c.blocks, c.warps, c.mask)
+        hook.on_op(op, c.blocks, c.warps, c.mask)
         return rule(c, op, *operands)
 
     return run

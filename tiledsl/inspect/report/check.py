@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.backends.emulator.timeline import Timeline
+from tiledsl.backends.emulator.work import Work
 from tiledsl.errors import EmulatorError, Finding
 from tiledsl.inspect.inputs import arguments_of, sizes_needed, values_of
 from tiledsl.inspect.report.data import Check
@@ -14,15 +16,25 @@ from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import Specialization
 
 
+@dataclass(frozen=True)
+class Checked:
+    """With what its warps did, what the whole launch computed, if it ended, and what was found."""
+
+    check: Check
+    timeline: Timeline | None = None
+    work: Work | None = None
+    found: Finding | None = None
+
+
 def checked(
     kernel: TileKernel, spec: Specialization, consts: Mapping[str, Any], sizes: list[str], places: Places
-) -> tuple[Check, Timeline | None, Finding | None]:
-    """With what its warps did, and what was found. sizes: texts ``NAME=VALUE`` for extents and scalars; without any,
+) -> Checked:
+    """sizes: texts ``NAME=VALUE`` for extents and scalars; without any,
     the kernel does not run. An optional tensor is passed if all of its extents are given. Raises TileError for sizes
     that the kernel does not have or cannot do without."""
     if not sizes:
         how = " ".join(f"--check {name}=..." for name in sizes_needed(kernel))
-        return Check(None, False, f"not run: give {how or '--check, with a size'}", -1), None, None
+        return Checked(Check(None, False, f"not run: give {how or '--check, with a size'}", -1))
     values = values_of(kernel, "--check", sizes)
     import numpy as np
 
@@ -30,13 +42,13 @@ def checked(
 
     given = {name: str(value) for name, value in values.items()}
     arrays = arguments_of(kernel, spec, values, np.zeros)
-    dispatcher, timeline = kernel.dispatcher, Timeline()
+    dispatcher, timeline, work = kernel.dispatcher, Timeline(), Work()
     arguments = dispatcher.arguments(dispatcher.launcher.bind((), {**arrays, **consts}), "emulator")
     dispatcher.place(arguments)
     try:
-        dispatcher.emulate(arguments, Options(checks=True, hooks=(timeline,)))
+        dispatcher.emulate(arguments, Options(checks=True, hooks=(timeline, work)))
     except EmulatorError as error:
         fix = f"\nfix: {error.fix}" if error.fix else ""
         failed = Check(given, False, f"{error.finding.code}: {error.message}{fix}", places.of(error.loc))
-        return failed, timeline, error.finding
-    return Check(given, True, "no race, no deadlock, no read of what was not written", -1), timeline, None
+        return Checked(failed, timeline, None, error.finding)
+    return Checked(Check(given, True, "no race, no deadlock, no read of what was not written", -1), timeline, work)

@@ -17,6 +17,7 @@ from tiledsl.errors import ToolNotFoundError
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked
 from tiledsl.inspect.report.places import Places
+from tiledsl.inspect.report.roofline import roofline_of
 from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
 from tiledsl.inspect.report.timeline import timeline_of
 from tiledsl.inspect.versions import versions
@@ -72,11 +73,11 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
             missing = str(error)
     roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
     banks = banks_of(cast(BankReport, found["banks"]), places)
-    checks, run, failed = checked(kernel, spec, consts, check, places)
+    ran = checked(kernel, spec, consts, check, places)
     role_list, rings = [*roles_of(roles, places)], [*rings_of(roles, places)]
     return data.Report(
         kernel=_facts(kernel, spec, arch, label, built, at),
-        findings=[*_findings(checks, sass, banks, missing)],
+        findings=[*_findings(ran.check, sass, banks, missing)],
         ir=ir,
         ptx=ptx,
         sass=sass,
@@ -90,8 +91,9 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         rings=rings,
         loops=loops_of(pipeline, places),
         groups=[*pipeline.groups],
-        check=checks,
-        timeline=timeline_of(run, failed, role_list, rings, places) if run is not None else None,
+        check=ran.check,
+        timeline=timeline_of(ran.timeline, ran.found, role_list, rings, places) if ran.timeline is not None else None,
+        roofline=roofline_of(ran.work, arch, [*built.grid]) if ran.work is not None else None,
         provenance=_provenance(kernel, arch, settings, built),
         cubin=b64encode(built.cubin).decode(),
         # Last: all places are known now.

@@ -225,6 +225,35 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Roof:
+    """What a GPU takes at least for each part of the work: `us`, by its name. limiter: the longest one. busy: SMs that
+    have a block. peak: TFLOP/s of this mix on all SMs; memory: TB/s."""
+
+    gpu: str
+    processors: int
+    busy: int
+    mhz: int
+    peak: float
+    memory: float
+    us: dict[str, float]
+    limiter: str
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Of the run of the check. `operations`: by unit and dtype. asked: bytes of global memory that accesses and copies
+    ask for. distinct: bytes if each element is read once and written once. blocks: of the launch, which the number of
+    SMs determines if `persistent`. roofs: of GPUs of this target whose rates are known."""
+
+    operations: dict[str, int]
+    asked: int
+    distinct: int
+    blocks: int
+    persistent: bool
+    roofs: list[Roof]
+
+
+@dataclass(frozen=True)
 class TimelineRow:
     """A warp of the first cluster. end: its clock at the end of the run, in ops that it executed."""
 
@@ -293,6 +322,7 @@ class Report:
     groups: list[str]
     check: Check
     timeline: Timeline | None
+    roofline: Roofline | None
     provenance: dict[str, str]
     cubin: str
     schema: str = field(default="tiledsl.report", init=False)

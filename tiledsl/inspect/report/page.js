@@ -457,6 +457,7 @@ function show() {
   drawFragments(data, page);
   drawRoles(data, page);
   drawTimeline(data, page);
+  drawRoofline(data);
   drawPipeline(data, page);
   drawCheck(data, page);
   drawProvenance(data);

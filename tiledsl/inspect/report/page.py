@@ -17,7 +17,7 @@ from tiledsl.inspect.report.data import Report
 
 FOLDER = Path(__file__).parent
 
-SCRIPTS = ("links.js", "shared.js", "fragments.js", "timeline.js", "page.js")
+SCRIPTS = ("links.js", "shared.js", "fragments.js", "timeline.js", "roofline.js", "page.js")
 """The last one draws the page when it is loaded."""
 
 
