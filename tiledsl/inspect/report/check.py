@@ -49,6 +49,10 @@ def checked(
         dispatcher.emulate(arguments, Options(checks=True, hooks=(timeline, work)))
     except EmulatorError as error:
         fix = f"\nfix: {error.fix}" if error.fix else ""
-        failed = Check(given, False, f"{error.finding.code}: {error.message}{fix}", places.of(error.loc))
+        place = places.of(error.loc)
+        for side in error.finding.sides:
+            places.of(side.loc)
+        text = places.shown(f"{error.finding.code}: {error.message}{fix}")
+        failed = Check(given, False, text, place)
         return Checked(failed, timeline, None, error.finding)
     return Checked(Check(given, True, "no race, no deadlock, no read of what was not written", -1), timeline, work)

@@ -212,19 +212,25 @@ def _findings(check: data.Check, sass: data.Sass | None, banks: data.Banks, miss
     if missing:
         yield data.Finding("note", f"incomplete: {missing}", -1)
     if check.sizes is not None and not check.passed:
-        yield data.Finding("error", f"check: {check.text}", check.place)
-    for place, stores, loads in sass.spills if sass is not None else []:
-        yield data.Finding("warning", f"spills: {stores} stores and {loads} loads of local memory", place)
+        yield data.Finding("error", f"check: {check.text}", check.place, "timeline")
+    spills = sass.spills if sass is not None else []
+    for place, stores, loads in sorted(spills, key=lambda spill: -spill[1] - spill[2]):
+        text = f"spills: {_plural(stores, 'store')} and {_plural(loads, 'load')} of local memory"
+        yield data.Finding("warning", text, place, "registers")
     for access, place in zip(banks.accesses, banks.places, strict=True):
         if access.chosen is None or access.ideal is None:
             text = f"wavefronts not known: {access.kind} of {access.tile}, whose lanes are known at run time only"
-            yield data.Finding("note", text, place)
+            yield data.Finding("note", text, place, "shared")
         elif access.chosen > access.ideal:
             text = f"bank conflicts: {access.kind} of {access.tile} takes {float(access.chosen):.4g} wavefronts"
-            yield data.Finding("warning", f"{text}, {float(access.ideal):.4g} without conflicts", place)
+            yield data.Finding("warning", f"{text}, {float(access.ideal):.4g} without conflicts", place, "shared")
     if sass is not None and sass.unknown:
         text = f"operands not known of {', '.join(sass.unknown)}: more registers may be live"
-        yield data.Finding("note", text, -1)
+        yield data.Finding("note", text, -1, "registers")
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], built: _Built) -> dict[str, str]:

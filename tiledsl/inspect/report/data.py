@@ -291,11 +291,12 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Finding:
-    """What to look at first."""
+    """What to look at first. part: of the page, which shows more; ""."""
 
     level: Literal["error", "warning", "note"]
     text: str
     place: int
+    part: str = ""
 
 
 @dataclass(frozen=True)

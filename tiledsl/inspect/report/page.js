@@ -348,8 +348,8 @@ function drawHead(data) {
 }
 
 function drawFindings(data, page) {
-  const found = data.findings.map(({ level, text, place }) => element("li", { class: level }, element("b", {}, level),
-    place >= 0 ? page.at(place) : "", element("span", {}, text)));
+  const found = data.findings.map(({ level, text, place, part }) => element("li", { class: level }, element("b", {}, level),
+    place >= 0 ? page.at(place) : "", element("span", {}, text, ...(part ? [" ", element("a", { href: "#" + part }, "more")] : []))));
   into("findings", found.length ? element("ul", { class: "findings" }, ...found)
     : element("p", {}, "No spills, no bank conflicts, no access whose wavefronts are unknown" + (data.check.passed ? ", and the check passed." : ". The check did not run.")));
 }

@@ -17,7 +17,7 @@ function rooflineChart(roofs, marks) {
     chart.append(svg("path", { class: "roof", d: `M${x(from)} ${y(roof.memory * from)}L${x(ridge)} ${y(roof.peak)}H${x(to)}` }),
       label(x(ridge), y(roof.peak) - 4 - 9 * i, roof.gpu, "end"));
   }
-  for (const [name, at] of marks) chart.append(svg("line", { class: "mark", x1: x(at), x2: x(at), y1: top, y2: top + high }), label(x(at) + 3, top + high - 5, name, "start"));
+  for (const [i, [name, at]] of marks.entries()) chart.append(svg("line", { class: "mark", x1: x(at), x2: x(at), y1: top, y2: top + high }), label(x(at) + 3, top + high - 5 - 10 * i, name, "start"));
   chart.append(label(left + wide / 2, top + high + 28, "operations a byte of memory"), label(left - 4, top + 8, "TFLOP/s", "end"));
   return element("div", { class: "scroll" }, chart);
 }

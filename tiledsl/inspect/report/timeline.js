@@ -40,7 +40,7 @@ class Chart {
 
   draw() {
     const { timeline, end } = this, { rows, slots } = timeline, left = 150, top = 18;
-    const wide = 860 * this.zoom, height = top + (rows.length + slots.length) * LANE + 4, width = left + wide + 10;
+    const wide = Math.max(600, (document.documentElement.clientWidth || 1000) - 300) * this.zoom, height = top + (rows.length + slots.length) * LANE + 4, width = left + wide * (timeline.stuck.length ? 1.08 : 1) + 10;
     const x = (time) => left + (time / end) * wide, y = (row) => top + row * LANE;
     const chart = svg("svg", { class: "timeline", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${rows.length} warps, ${timeline.waits.length} waits` });
     const bar = (kind, from, to, row, text, more = {}) => {
@@ -59,7 +59,7 @@ class Chart {
     });
     timeline.waits.forEach(([row, from, to, barrier, by], i) =>
       bar("wait", from, to, row, `${warpName(timeline, row)} waits from ${from} to ${to} for ${timeline.barriers[barrier]}` + (by >= 0 ? `, released by ${warpName(timeline, by)}` : ""), { "data-wait": i }));
-    for (const [row, does] of timeline.stuck) bar("stuck", rows[row].end, end * 1.02, row, `${warpName(timeline, row)} ${does}, for ever`);
+    for (const [row, does] of timeline.stuck) bar("stuck", rows[row].end, end * 1.08, row, `${warpName(timeline, row)} ${does}, for ever`);
     slots.forEach((slot, i) => {
       chart.append(label(left - 6, y(rows.length + i) + 12, slot.name.slice(0, 24), "end"));
       slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : free, rows.length + i, `${slot.name} is full from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
