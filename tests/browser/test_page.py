@@ -198,6 +198,34 @@ def test_the_theme(opened: Any) -> None:
         assert found.evaluate("getComputedStyle(document.body).backgroundColor").startswith(f"rgb({channel},")
 
 
+HOSTILE = '''\
+from tiledsl import Const, Global, f32, grid, shared, threads, barrier, tile_kernel
+from tiledsl.dims import N
+
+@tile_kernel
+def evil(X: Global[f32, N], *, NAME: Const[str] = "</title><script>alert(1)</script>"):
+    """</script><script>alert(2)</script><!-- <script> ]]>"""
+    t = grid(1) + threads(32)  # <img src=x onerror=alert(3)>
+    S = shared((32,), f32)
+    S[t] = X[t]
+    X[t] = S[31 - t]
+'''
+
+
+def test_no_text_of_the_user_becomes_markup(opened: Any, folder: Path) -> None:
+    file = folder / "<img src=x onerror=alert(4)>.py"
+    file.write_text(HOSTILE)
+    text = page(collect(load_kernel(file, ""), "sm_90a", {}, ["N=32"]))
+    (folder / "evil.html").write_text(text, encoding="utf-8")
+    found = opened("evil")
+    found.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    found.wait_for_timeout(100)
+    assert found.locator("img").count() == 0 and found.locator("script").count() == 2
+    shown = found.locator("body").inner_text()
+    assert "<img src=x onerror=alert(3)>" in shown and "<script>alert(2)</script>" in shown
+    assert found.title().startswith("evil(NAME='</title><script>alert(1)</script>')")
+
+
 # -- time --------------------------------------------------------------------------------------------------
 
 

@@ -336,6 +336,8 @@ def test_the_trace_has_what_the_timeline_has(timed: Report) -> None:
         assert start["ts"] == finishes[flow]["ts"]
         for each in (start, finishes[flow]):
             assert any(ts <= each["ts"] <= ts + dur for ts, dur in spans[each["tid"]])
+    ends = [e for e in events if e.get("cat") == "phase"]
+    assert len(ends) == sum(by >= 0 for *_, by in found.phases) and ends[0]["name"] == "a phase of barrier() ends"
     begun, ended = ([(e["id"], e["ts"]) for e in events if e["ph"] == kind] for kind in "be")
     assert len(begun) == len(ended) == 5 and all(
         a[0] == b[0] and a[1] < b[1] for a, b in zip(begun, ended, strict=True)
@@ -507,6 +509,7 @@ def test_the_drawn_timeline(timed: Report, report: Report) -> None:
     assert "What the first block did in the run of the check" in text and "predicts no times" in text
     ring = timed.rings[0]
     assert f"{ring.name}[0] is full from" in text and "released byopswaits" not in text
+    assert "barrier(): a phase ends at " in text and "full[0]: a phase" not in text
     assert f"warp 0 of {ring.producer.role}" in text and "ops in all" in text
     assert "The check did not run. not run: give --check" in drawn(report)["parts"]["timeline"]
     cut = replace(timed, timeline=replace(timed.timeline, full_at=1234))

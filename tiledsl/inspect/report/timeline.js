@@ -2,6 +2,7 @@
 
 const LANE = 16; // a row of the chart
 const MOST_ARROWS = 400;
+const MOST_BARRIERS = 40;
 
 // "warp 4 of consumer"
 const warpName = (timeline, number) => {
@@ -29,6 +30,9 @@ function waitTable(timeline, page) {
 class Chart {
   constructor(timeline, page) {
     Object.assign(this, { timeline, page, zoom: 1 });
+    // Those of rings are drawn as slots.
+    const shown = timeline.barriers.map((name, i) => i).filter((i) => !timeline.slots.length || !/^(full|empty)\d*\[/.test(timeline.barriers[i]));
+    this.barriers = shown.slice(0, MOST_BARRIERS);
     this.end = Math.max(1, highest(timeline.rows.map((row) => row.end)));
     this.box = element("div", { class: "scroll chart", tabindex: 0, "aria-label": "Timeline of warps" });
     this.told = element("p", { class: "dim", role: "status" }, "Click a wait to see who ended it.");
@@ -39,12 +43,12 @@ class Chart {
   }
 
   draw() {
-    const { timeline, end } = this, { rows, slots } = timeline, left = 150, top = 18;
-    const wide = Math.max(600, (document.documentElement.clientWidth || 1000) - 300) * this.zoom, height = top + (rows.length + slots.length) * LANE + 4, width = left + wide * (timeline.stuck.length ? 1.08 : 1) + 10;
+    const { timeline, end, barriers } = this, { rows, slots } = timeline, left = 150, top = 18;
+    const wide = Math.max(600, (document.documentElement.clientWidth || 1000) - 300) * this.zoom, height = top + (rows.length + slots.length + barriers.length) * LANE + 4, width = left + wide * (timeline.stuck.length ? 1.08 : 1) + 10;
     const x = (time) => left + (time / end) * wide, y = (row) => top + row * LANE;
     const chart = svg("svg", { class: "timeline", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${rows.length} warps, ${timeline.waits.length} waits` });
     const bar = (kind, from, to, row, text, more = {}) => {
-      const made = svg("rect", { class: kind, x: x(from), y: y(row) + 2, width: Math.max(0.7, x(to) - x(from)), height: LANE - 4, ...more });
+      const made = svg("rect", { class: kind, x: x(from), y: y(row) + 2, width: Math.max(1.5, x(to) - x(from)), height: LANE - 4, ...more });
       const title = svg("title", {});
       title.append(text);
       made.append(title);
@@ -64,6 +68,11 @@ class Chart {
       chart.append(label(left - 6, y(rows.length + i) + 12, slot.name.slice(0, 24), "end"));
       slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : free, rows.length + i, `${slot.name} is full from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
     });
+    barriers.forEach((barrier, i) => chart.append(label(left - 6, y(rows.length + slots.length + i) + 12, timeline.barriers[barrier].slice(0, 24), "end")));
+    for (const [barrier, time, by] of timeline.phases) {
+      const at = barriers.indexOf(barrier);
+      if (at >= 0) bar("phase", time, time, rows.length + slots.length + at, `${timeline.barriers[barrier]}: a phase ends at ${time}` + (by >= 0 ? `, by ${warpName(timeline, by)}` : ""));
+    }
     this.arrows = svg("g", {});
     this.arrow = ([row, , to, , by], kind) => {
       if (by >= 0 && by !== row) this.arrows.append(svg("path", { class: kind, d: `M${x(to)} ${y(by) + LANE / 2}L${x(to)} ${y(row) + LANE / 2}` }));
@@ -90,7 +99,7 @@ function drawTimeline(data, page) {
   timeline.full_at === null ? "" : element("p", { class: "warning" }, element("b", {}, `Cut off: events from ${count(timeline.full_at)} on may be missing.`)),
   timeline.stuck.length ? element("p", { class: "error" }, element("b", {}, `${plural(timeline.stuck.length, "warp")} ${timeline.stuck.length === 1 ? "waits" : "wait"} for ever (red).`)) : "",
   new Chart(timeline, page).root,
-  element("p", { class: "dim legend" }, element("i", { class: "run" }), " runs ", element("i", { class: "wait" }), " waits ", element("i", { class: "full" }), " a slot of a ring is full",
+  element("p", { class: "dim legend" }, element("i", { class: "run" }), " runs ", element("i", { class: "wait" }), " waits ", element("i", { class: "full" }), " a slot of a ring is full ", element("i", { class: "phase" }), " a phase of a barrier ends",
     ...(timeline.stuck.length ? [" ", element("i", { class: "stuck" }), " waits for ever"] : []), ". Lines lead from who releases to who waited."),
   timeline.waits.length ? waitTable(timeline, page) : "");
 }

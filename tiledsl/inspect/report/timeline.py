@@ -114,6 +114,10 @@ def trace_events(report: data.Report) -> dict[str, Any]:
             events.append(
                 {"ph": "X", "name": "run", "cat": "run", "ts": begun, "dur": row.end - begun, **row_of(number)}
             )
+    for barrier, end, by in timeline.phases:
+        if by >= 0:
+            name = f"a phase of {timeline.barriers[barrier]} ends"
+            events.append({"ph": "i", "s": "t", "name": name, "cat": "phase", "ts": end, **row_of(by)})
     for number, does, place in timeline.stuck:
         args = {"for": does, "line": line(place)}
         at = timeline.rows[number].end
