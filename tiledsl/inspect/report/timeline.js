@@ -16,7 +16,7 @@ const group = (timeline, number) => (number < 0 ? "nobody" : timeline.rows[numbe
 function waitTable(timeline, page) {
   const found = new Map();
   for (const [row, start, end, barrier, by, place] of timeline.waits) {
-    const name = timeline.barriers[barrier].replace(/\[\d+\]/, ""), key = [group(timeline, row), name, group(timeline, by), place].join("|");
+    const name = timeline.barriers[barrier].replace(/\[\d+\]|( of block \d+)$/g, ""), key = [group(timeline, row), name, group(timeline, by), place].join("|");
     const entry = found.get(key) || { of: group(timeline, row), name, by: group(timeline, by), place, count: 0, ops: 0 };
     entry.count += 1;
     entry.ops += end - start;
