@@ -516,6 +516,16 @@ def test_the_drawn_timeline(timed: Report, report: Report) -> None:
     assert "Cut off: events from 1,234 on may be missing." in drawn(cut)["parts"]["timeline"]
 
 
+def test_a_launch_without_blocks_or_without_arithmetic() -> None:
+    empty = collect(shared_tiled, "sm_90a", {"T": 8}, ["M=0", "N=0", "K=0"])
+    parts = drawn(empty)["parts"]
+    assert "No block ran." in parts["timeline"] and "Nothing is read or written." in parts["roofline"]
+    assert trace_events(empty)["traceEvents"] == []
+    copied = collect(laid_out, "sm_90a", {}, ["M=32", "N=32"])
+    assert copied.roofline is not None and {roof.limiter for roof in copied.roofline.roofs} == {"memory"}
+    assert "operationsnone" in drawn(copied)["parts"]["roofline"]
+
+
 def test_the_drawn_roofline(timed: Report, report: Report) -> None:
     text = drawn(timed)["parts"]["roofline"]
     assert f"{2 * 128 * 64 * 320:,} bf16 tensor cores" in text and "1 of 132" in text and "H200 SXM" in text

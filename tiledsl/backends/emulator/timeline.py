@@ -56,6 +56,7 @@ class Timeline(OpHook):
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self.most = most
+        self.warps = 0
         self.blocks: list[int] = []
         self.barriers: list[str] = []
         self.waits: list[Wait] = []

@@ -17,7 +17,7 @@ def roofline_of(work: Work, arch: str, grid: Sequence[str]) -> Roofline:
         operations[dtype] = operations.get(dtype, 0) + SCALAR[name] * count
     persistent = any(PROCESSORS in size for size in grid)
     gpus = [gpu for gpu in GPUS if gpu.capability == target_named(arch).capability]
-    roofs = [_roof(work, gpu, persistent) for gpu in gpus if work.operations and work.distinct]
+    roofs = [_roof(work, gpu, persistent) for gpu in gpus if work.blocks and work.distinct]
     return Roofline(operations, work.read + work.written, work.distinct, work.blocks, persistent, roofs)
 
 

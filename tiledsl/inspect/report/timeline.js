@@ -93,6 +93,7 @@ class Chart {
 function drawTimeline(data, page) {
   const { timeline } = data;
   if (!timeline) return into("timeline", element("p", { class: "dim" }, `The check did not run. ${data.check.text}`));
+  if (!timeline.rows.length) return into("timeline", element("p", { class: "dim" }, "No block ran."));
   const blocks = new Set(timeline.rows.map((row) => row.rank)).size;
   into("timeline", element("p", {}, `What ${blocks > 1 ? `the ${blocks} blocks of the first cluster` : "the first block"} did in the run of the check. Time is the number of ops that a warp has executed on the emulator; `
     + "a wait ends when what it waits for is released. Copies and tensor cores take no time: this shows who waits for whom, and predicts no times."),
