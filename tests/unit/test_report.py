@@ -25,6 +25,7 @@ from tiledsl.dims import M, N
 from tiledsl.errors import TileError
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.report import page as page_module
+from tiledsl.inspect.report import timeline as timeline_module
 from tiledsl.inspect.report.collect import _findings, _room, collect
 from tiledsl.inspect.report.data import VERSION, Check, Report
 from tiledsl.inspect.report.page import page
@@ -315,6 +316,18 @@ def test_the_same_run_gives_the_same_timeline(timed: Report) -> None:
     assert collect(hopper_roles, "sm_90a", settings, ["M=128", "N=64", "K=320"]).to_json() == timed.to_json()
 
 
+def test_a_long_run_is_cut_off(monkeypatch: pytest.MonkeyPatch, timed: Report) -> None:
+    monkeypatch.setattr(timeline_module, "MOST_DRAWN", 20)
+    settings = {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}
+    cut = collect(hopper_roles, "sm_90a", settings, ["M=128", "N=64", "K=320"]).timeline
+    whole = timed.timeline
+    assert cut is not None and whole is not None and cut.full_at is not None
+    kept = len(cut.waits) + len(cut.phases)
+    assert 0 < kept <= 20 < len(whole.waits) + len(whole.phases)
+    assert cut.waits == [wait for wait in whole.waits if wait[1] < cut.full_at]
+    assert "Cut off" in drawn(replace(timed, timeline=cut))["parts"]["timeline"]
+
+
 def test_the_trace_has_what_the_timeline_has(timed: Report) -> None:
     """By the Trace Event Format: spans of a thread do not overlap, and each flow begins and ends in one."""
     found, events = timed.timeline, trace_events(timed)["traceEvents"]
@@ -513,7 +526,7 @@ def test_the_drawn_timeline(timed: Report, report: Report) -> None:
     assert f"warp 0 of {ring.producer.role}" in text and "ops in all" in text
     assert "The check did not run. not run: give --check" in drawn(report)["parts"]["timeline"]
     cut = replace(timed, timeline=replace(timed.timeline, full_at=1234))
-    assert "Cut off: events from 1,234 on may be missing." in drawn(cut)["parts"]["timeline"]
+    assert "Cut off: events from 1,234 on are left out." in drawn(cut)["parts"]["timeline"]
 
 
 def test_a_launch_without_blocks_or_without_arithmetic() -> None:

@@ -277,7 +277,7 @@ class Timeline:
 
     barriers: names. waits: (row, start, end, barrier, row that released it or -1, place). phases: of barriers that
     ended: (barrier, time, row that released it). stuck: rows of a deadlock: (row, what it does, place). full_at: events
-    from then on may be missing; None: none is.
+    from then on are left out; None: none is.
     """
 
     rows: list[TimelineRow]

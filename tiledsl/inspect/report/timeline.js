@@ -33,7 +33,7 @@ class Chart {
     // Those of rings are drawn as slots.
     const shown = timeline.barriers.map((name, i) => i).filter((i) => !timeline.slots.length || !/^(full|empty)\d*\[/.test(timeline.barriers[i]));
     this.barriers = shown.slice(0, MOST_BARRIERS);
-    this.end = Math.max(1, highest(timeline.rows.map((row) => row.end)));
+    this.end = Math.max(1, Math.min(highest(timeline.rows.map((row) => row.end)), timeline.full_at ?? Infinity));
     this.box = element("div", { class: "scroll chart", tabindex: 0, "aria-label": "Timeline of warps" });
     this.told = element("p", { class: "dim", role: "status" }, "Click a wait to see who ended it.");
     const zoom = element("input", { type: "range", min: 0, max: 8, value: 0, "aria-label": "Zoom", oninput: () => { this.zoom = 2 ** Number(zoom.value); this.draw(); } });
@@ -59,14 +59,15 @@ class Chart {
       chart.append(svg("line", { x1: x(time), x2: x(time), y1: top, y2: height }), label(x(time), top - 5, count(time)));
     rows.forEach((row, i) => {
       chart.append(label(left - 6, y(i) + 12, warpName(timeline, i).slice(0, 24), "end"));
-      if (row.end) bar("run", 0, row.end, i, `${warpName(timeline, i)}: runs until ${row.end}`);
+      const until = Math.min(row.end, timeline.full_at ?? Infinity);
+      if (until) bar("run", 0, until, i, `${warpName(timeline, i)}: runs until ${row.end}`);
     });
     timeline.waits.forEach(([row, from, to, barrier, by], i) =>
-      bar("wait", from, to, row, `${warpName(timeline, row)} waits from ${from} to ${to} for ${timeline.barriers[barrier]}` + (by >= 0 ? `, released by ${warpName(timeline, by)}` : ""), { "data-wait": i }));
-    for (const [row, does] of timeline.stuck) bar("stuck", rows[row].end, end * 1.08, row, `${warpName(timeline, row)} ${does}, for ever`);
+      bar("wait", from, Math.min(to, end), row, `${warpName(timeline, row)} waits from ${from} to ${to} for ${timeline.barriers[barrier]}` + (by >= 0 ? `, released by ${warpName(timeline, by)}` : ""), { "data-wait": i }));
+    for (const [row, does] of timeline.stuck) bar("stuck", Math.min(rows[row].end, end), end * 1.08, row, `${warpName(timeline, row)} ${does}, for ever`);
     slots.forEach((slot, i) => {
       chart.append(label(left - 6, y(rows.length + i) + 12, slot.name.slice(0, 24), "end"));
-      slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : free, rows.length + i, `${slot.name} is full from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
+      slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : Math.min(free, end), rows.length + i, `${slot.name} is full from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
     });
     barriers.forEach((barrier, i) => chart.append(label(left - 6, y(rows.length + slots.length + i) + 12, timeline.barriers[barrier].slice(0, 24), "end")));
     for (const [barrier, time, by] of timeline.phases) {
@@ -97,7 +98,7 @@ function drawTimeline(data, page) {
   const blocks = new Set(timeline.rows.map((row) => row.rank)).size;
   into("timeline", element("p", {}, `What ${blocks > 1 ? `the ${blocks} blocks of the first cluster` : "the first block"} did in the run of the check. Time is the number of ops that a warp has executed on the emulator; `
     + "a wait ends when what it waits for is released. Copies and tensor cores take no time: this shows who waits for whom, and predicts no times."),
-  timeline.full_at === null ? "" : element("p", { class: "warning" }, element("b", {}, `Cut off: events from ${count(timeline.full_at)} on may be missing.`)),
+  timeline.full_at === null ? "" : element("p", { class: "warning" }, element("b", {}, `Cut off: events from ${count(timeline.full_at)} on are left out.`)),
   timeline.stuck.length ? element("p", { class: "error" }, element("b", {}, `${plural(timeline.stuck.length, "warp")} ${timeline.stuck.length === 1 ? "waits" : "wait"} for ever (red).`)) : "",
   new Chart(timeline, page).root,
   element("p", { class: "dim legend" }, element("i", { class: "run" }), " runs ", element("i", { class: "wait" }), " waits ", element("i", { class: "full" }), " a slot of a ring is full ", element("i", { class: "phase" }), " a phase of a barrier ends",

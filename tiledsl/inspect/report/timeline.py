@@ -10,6 +10,9 @@ from tiledsl.errors import Finding
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.places import Places
 
+MOST_DRAWN = 6000
+"""Waits and phases of a report."""
+
 
 def timeline_of(
     run: Timeline, failed: Finding | None, roles: Sequence[data.Role], rings: Sequence[data.Ring], places: Places
@@ -25,8 +28,10 @@ def timeline_of(
         for rank in range(len(run.blocks))
         for warp in range(count)
     ]
-    waits = sorted((w.warp, w.start, w.end, w.barrier, w.by, places.of(w.loc)) for w in run.waits)
-    phases = sorted((p.end, p.barrier, p.by) for p in run.phases)
+    full_at = _full_at(run)
+    until = float("inf") if full_at is None else full_at
+    waits = sorted((w.warp, w.start, w.end, w.barrier, w.by, places.of(w.loc)) for w in run.waits if w.start < until)
+    phases = sorted((p.end, p.barrier, p.by) for p in run.phases if p.end < until)
     return data.Timeline(
         rows=rows,
         barriers=run.barriers,
@@ -34,8 +39,15 @@ def timeline_of(
         phases=[(barrier, end, by) for end, barrier, by in phases],
         slots=[*_slots(run, phases, rings)],
         stuck=[*_stuck(run, failed, places)] if failed is not None else [],
-        full_at=run.full_at,
+        full_at=full_at,
     )
+
+
+def _full_at(run: Timeline) -> int | None:
+    """The time from which on events are left out, so that a report has `MOST_DRAWN` or fewer; None: none is."""
+    times = sorted([wait.start for wait in run.waits] + [phase.end for phase in run.phases])
+    cuts = [run.full_at] if run.full_at is not None else []
+    return min([*cuts, *times[MOST_DRAWN : MOST_DRAWN + 1]], default=None)
 
 
 def _slots(run: Timeline, phases: Sequence[tuple[int, int, int]], rings: Sequence[data.Ring]) -> Iterator[data.Slot]:
@@ -110,7 +122,7 @@ def trace_events(report: data.Report) -> dict[str, Any]:
                 }
             )
             begun = end
-        if row.end > begun:
+        if timeline.full_at is None and row.end > begun:
             events.append(
                 {"ph": "X", "name": "run", "cat": "run", "ts": begun, "dur": row.end - begun, **row_of(number)}
             )
