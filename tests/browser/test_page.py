@@ -177,9 +177,12 @@ def test_a_wait_tells_who_ended_it(opened: Any) -> None:
     found.locator("svg.timeline .wait").first.click()
     assert " released it." in found.locator("#timeline [role=status]").inner_text()
     assert found.locator("svg.timeline .stuck").count() == 4
-    width = found.locator("svg.timeline").bounding_box()["width"]
+    chart, names = found.locator("svg.timeline").last, found.locator("svg.names")
+    width, left = chart.bounding_box()["width"], names.bounding_box()["x"]
     found.locator('input[aria-label="Zoom"]').fill("3")
-    assert found.locator("svg.timeline").bounding_box()["width"] > 6 * width
+    assert chart.bounding_box()["width"] > 6 * width
+    found.locator(".chart").evaluate("each => { each.scrollLeft = 1000; }")
+    assert names.bounding_box()["x"] == left and chart.bounding_box()["x"] < left - 500
 
 
 def test_a_click_on_an_element_marks_what_its_lane_holds(opened: Any) -> None:

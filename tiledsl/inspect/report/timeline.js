@@ -43,10 +43,13 @@ class Chart {
   }
 
   draw() {
-    const { timeline, end, barriers } = this, { rows, slots } = timeline, left = 150, top = 18;
+    const { timeline, end, barriers } = this, { rows, slots } = timeline, left = 4, side = 150, top = 18;
     const wide = Math.max(600, (document.documentElement.clientWidth || 1000) - 300) * this.zoom, height = top + (rows.length + slots.length + barriers.length) * LANE + 4, width = left + wide * (timeline.stuck.length ? 1.08 : 1) + 10;
     const x = (time) => left + (time / end) * wide, y = (row) => top + row * LANE;
     const chart = svg("svg", { class: "timeline", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${rows.length} warps, ${timeline.waits.length} waits` });
+    // The names stay where they are while the chart moves below them.
+    const names = svg("svg", { class: "timeline names", width: side, height, viewBox: `0 0 ${side} ${height}` });
+    const name = (row, text) => names.append(label(side - 6, y(row) + 12, text.slice(0, 24), "end"));
     const bar = (kind, from, to, row, text, more = {}) => {
       const made = svg("rect", { class: kind, x: x(from), y: y(row) + 2, width: Math.max(1.5, x(to) - x(from)), height: LANE - 4, ...more });
       const title = svg("title", {});
@@ -54,11 +57,11 @@ class Chart {
       made.append(title);
       chart.append(made);
     };
-    const step = 10 ** Math.floor(Math.log10(end / this.zoom)) / 2 || 1;
+    const step = Math.max(1, 10 ** Math.floor(Math.log10(end / this.zoom)) / 2);
     for (let time = 0; time <= end; time += step)
-      chart.append(svg("line", { x1: x(time), x2: x(time), y1: top, y2: height }), label(x(time), top - 5, count(time)));
+      chart.append(svg("line", { x1: x(time), x2: x(time), y1: top, y2: height }), label(x(time), top - 5, count(time), time ? "middle" : "start"));
     rows.forEach((row, i) => {
-      chart.append(label(left - 6, y(i) + 12, warpName(timeline, i).slice(0, 24), "end"));
+      name(i, warpName(timeline, i));
       const until = Math.min(row.end, timeline.full_at ?? Infinity);
       if (until) bar("run", 0, until, i, `${warpName(timeline, i)}: runs until ${row.end}`);
     });
@@ -66,10 +69,10 @@ class Chart {
       bar("wait", from, Math.min(to, end), row, `${warpName(timeline, row)} waits from ${from} to ${to} for ${timeline.barriers[barrier]}` + (by >= 0 ? `, released by ${warpName(timeline, by)}` : ""), { "data-wait": i }));
     for (const [row, does] of timeline.stuck) bar("stuck", Math.min(rows[row].end, end), end * 1.08, row, `${warpName(timeline, row)} ${does}, for ever`);
     slots.forEach((slot, i) => {
-      chart.append(label(left - 6, y(rows.length + i) + 12, slot.name.slice(0, 24), "end"));
+      name(rows.length + i, slot.name);
       slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : Math.min(free, end), rows.length + i, `${slot.name} is full from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
     });
-    barriers.forEach((barrier, i) => chart.append(label(left - 6, y(rows.length + slots.length + i) + 12, timeline.barriers[barrier].slice(0, 24), "end")));
+    barriers.forEach((barrier, i) => name(rows.length + slots.length + i, timeline.barriers[barrier]));
     for (const [barrier, time, by] of timeline.phases) {
       const at = barriers.indexOf(barrier);
       if (at >= 0) bar("phase", time, time, rows.length + slots.length + at, `${timeline.barriers[barrier]}: a phase ends at ${time}` + (by >= 0 ? `, by ${warpName(timeline, by)}` : ""));
@@ -80,7 +83,9 @@ class Chart {
     };
     if (timeline.waits.length <= MOST_ARROWS) for (const wait of timeline.waits) this.arrow(wait, "release");
     chart.append(this.arrows);
-    this.box.replaceChildren(chart);
+    const middle = (this.box.scrollLeft + this.box.clientWidth / 2) / this.box.scrollWidth;
+    this.box.replaceChildren(names, chart);
+    this.box.scrollLeft = middle * this.box.scrollWidth - this.box.clientWidth / 2;
   }
 
   select(number) {
