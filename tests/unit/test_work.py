@@ -80,17 +80,17 @@ def test_the_roofline_by_hand() -> None:
     found.tensor["bf16"], found.blocks, found.read = 132 * 2048 * 1830, 66, 1000
     found.scalar["f32", "add"] = 128 * 1830
     found._tensors, found._touched = {"X": _Four()}, {("X", False): np.ones(3350000, np.bool_)}  # type: ignore[dict-item]
-    made = roofline_of(found, "sm_90a", ["cdiv(M, 128)"])
+    made = roofline_of(found, "sm_90a", ["floordiv(M, 2)"], {"M": 132})
     assert made.operations == {"bf16 tensor cores": 2 * 132 * 2048 * 1830, "f32": 128 * 1830}
     assert [roof.gpu for roof in made.roofs] == ["H100 SXM", "H200 SXM"]
     first = made.roofs[0]
     # Half of the SMs have a block: what all do in a microsecond takes two.
     assert first.us == {"tensor cores": 2.0, "fp32 units": 0.01515, "memory": 4.0} and first.limiter == "memory"
-    assert (first.busy, first.processors, made.persistent) == (66, 132, False)
+    assert (first.blocks, first.processors) == (66, 132)
     assert first.peak == pytest.approx(989.4, rel=1e-3)
-    persistent = roofline_of(found, "sm_90a", ["min(processors, M)"])
-    assert persistent.persistent and persistent.roofs[0].busy == 132
-    assert roofline_of(found, "sm_89", ["1"]).roofs == []
+    (persistent, _) = roofline_of(found, "sm_90a", ["min(processors, M)", "2"], {"M": 1000}).roofs
+    assert persistent.blocks == 264 and persistent.us["tensor cores"] == 1.0
+    assert roofline_of(found, "sm_89", ["1"], {}).roofs == []
 
 
 class _Four:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.backends.emulator.timeline import Timeline
@@ -18,12 +18,14 @@ from tiledsl.signatures.signature import Specialization
 
 @dataclass(frozen=True)
 class Checked:
-    """With what its warps did, what the whole launch computed, if it ended, and what was found."""
+    """With what its warps did, what the whole launch computed, if it ended, what was found, and the `sizes` that the
+    grid may name."""
 
     check: Check
     timeline: Timeline | None = None
     work: Work | None = None
     found: Finding | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def checked(
@@ -55,4 +57,6 @@ def checked(
         text = places.shown(f"{error.finding.code}: {error.message}{fix}")
         failed = Check(given, False, text, place)
         return Checked(failed, timeline, None, error.finding)
-    return Checked(Check(given, True, "no race, no deadlock, no read of what was not written", -1), timeline, work)
+    passed = Check(given, True, "no race, no deadlock, no read of what was not written", -1)
+    named = {p.name: p.default for p in kernel.signature.scalars} | values
+    return Checked(passed, timeline, work, sizes={n: value for n, value in named.items() if isinstance(value, int)})

@@ -93,7 +93,7 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         groups=[*pipeline.groups],
         check=ran.check,
         timeline=timeline_of(ran.timeline, ran.found, role_list, rings, places) if ran.timeline is not None else None,
-        roofline=roofline_of(ran.work, arch, [*built.grid]) if ran.work is not None else None,
+        roofline=roofline_of(ran.work, arch, built.grid, ran.sizes) if ran.work is not None else None,
         provenance=_provenance(kernel, arch, settings, built),
         cubin=b64encode(built.cubin).decode(),
         # Last: all places are known now.

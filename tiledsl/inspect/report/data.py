@@ -226,12 +226,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Roof:
-    """What a GPU takes at least for each part of the work: `us`, by its name. limiter: the longest one. busy: SMs that
-    have a block. peak: TFLOP/s of this mix on all SMs; memory: TB/s."""
+    """What a GPU takes at least for each part of the work: `us`, by its name. limiter: the longest one. blocks: of
+    the launch there. peak: TFLOP/s of this mix on all SMs; memory: TB/s."""
 
     gpu: str
     processors: int
-    busy: int
+    blocks: int
     mhz: int
     peak: float
     memory: float
@@ -242,14 +242,12 @@ class Roof:
 @dataclass(frozen=True)
 class Roofline:
     """Of the run of the check. `operations`: by unit and dtype. asked: bytes of global memory that accesses and copies
-    ask for. distinct: bytes if each element is read once and written once. blocks: of the launch, which the number of
-    SMs determines if `persistent`. roofs: of GPUs of this target whose rates are known."""
+    ask for. distinct: bytes if each element is read once and written once. roofs: of GPUs of this target whose rates
+    are known."""
 
     operations: dict[str, int]
     asked: int
     distinct: int
-    blocks: int
-    persistent: bool
     roofs: list[Roof]
 
 

@@ -25,19 +25,18 @@ function rooflineChart(roofs, marks) {
 function drawRoofline(data) {
   const { roofline } = data;
   if (!roofline) return into("roofline", element("p", { class: "dim" }, "Counted in a run of the check that passes. " + (data.check.sizes ? "" : data.check.text)));
-  const { operations, asked, distinct, blocks, persistent, roofs } = roofline, all = Object.values(operations).reduce((a, b) => a + b, 0);
+  const { operations, asked, distinct, roofs } = roofline, all = Object.values(operations).reduce((a, b) => a + b, 0);
   const parts = Object.entries(operations).map(([name, number]) => `${count(number)} ${name}`).join(", ") || "none";
   into("roofline", element("dl", { class: "rows2" }, ...[
     ["operations", parts], ["bytes, each element read once and written once", `${count(distinct)}; ${shown(all / Math.max(1, distinct))} operations a byte`],
     ["bytes that accesses and copies ask for", `${count(asked)}; ${shown(all / Math.max(1, asked))} operations a byte`],
-    ["blocks", persistent ? "as many as the GPU has SMs for" : count(blocks)],
   ].flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])));
   if (!distinct) return into("roofline", element("p", { class: "dim" }, "Nothing is read or written."));
   if (!roofs.length) return into("roofline", element("p", { class: "dim" }, `The rates of GPUs of ${data.kernel.arch} are not known.`));
   const units = [...new Set(roofs.flatMap((roof) => Object.keys(roof.us)))];
-  into("roofline", table(["GPU", "SMs with a block", ...units.map((unit) => unit + ", us"), "limited by"], roofs.map((roof) => [
-    `${roof.gpu} (${roof.mhz} MHz, ${shown(roof.memory)} TB/s)`, `${persistent ? "at most " : ""}${roof.busy} of ${roof.processors}`,
-    ...units.map((unit) => String(roof.us[unit] ?? 0)), roof.limiter]), [1, ...units.map((_, i) => i + 2)]),
+  into("roofline", table(["GPU", "blocks", "SMs with a block", ...units.map((unit) => unit + ", us"), "limited by"], roofs.map((roof) => [
+    `${roof.gpu} (${roof.mhz} MHz, ${shown(roof.memory)} TB/s)`, count(roof.blocks), `${Math.min(roof.blocks, roof.processors)} of ${roof.processors}`,
+    ...units.map((unit) => String(roof.us[unit] ?? 0)), roof.limiter]), [1, 2, ...units.map((_, i) => i + 3)]),
   roofs.every((roof) => roof.peak) ? rooflineChart(roofs, [["each byte once", all / distinct], ...(asked > distinct * 1.02 ? [["as asked for", all / asked]] : [])]) : "",
   element("p", { class: "dim" }, "Predicted, not measured: what each unit needs at least, at the rates of the datasheets. Left out: latency, the time of a launch and of its start and end, "
     + "L2 and shared memory, the issue of instructions, waves that fill only a part of the SMs, a clock that power limits. Integers and functions other than fma, add, sub and mul are not counted."));
