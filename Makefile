@@ -9,7 +9,7 @@ JOBS ?= 2
 # Without bytecode, each process compiles all that it imports anew, and each worker rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo mutate test lint types pytest clean outdated
+.PHONY: demo mutate test lint types pytest browser pictures chromium clean outdated
 
 demo: $(READY)
 	@$(BIN)/python examples/gemm/demo.py
@@ -35,6 +35,19 @@ types: $(READY)
 pytest: $(READY)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# The page of a report in a real browser. Chromium is installed where there is none, which needs root and apt.
+browser: chromium
+	@$(BIN)/python -m pytest -m browser tests/browser
+
+# Those of docs/report.md.
+pictures: chromium
+	@$(BIN)/python -m tests.browser.pictures
+
+chromium: $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	@$(BIN)/python -m tests.browser.chromium || \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium; }
 
 # An environment whose Python is gone or too old is made again.
 ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)

@@ -387,6 +387,19 @@ def test_a_report_is_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert text.startswith("<!DOCTYPE html>") and "<title>shared_tiled(T=4) for sm_90a</title>" in text
 
 
+def test_a_report_with_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace, sizes = tmp_path / "t.json", ["--check", "M=5", "--check", "N=6", "--check", "K=7"]
+    asked = ["report", TILED, "-o", str(tmp_path / "k.html"), "--trace", str(trace)]
+    assert main([*asked, *sizes]) == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} >= {"M", "X"}
+    trace.unlink()
+    assert main(asked) == 2 and not trace.exists()
+    assert capsys.readouterr().err == (
+        f"--trace {trace}: the kernel does not run\n  fix: give --check M=... --check K=... --check N=...\n"
+    )
+
+
 def test_the_data_of_a_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["report", TILED, "--json"]) == 0
     printed = capsys.readouterr().out

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tiledsl.inspect.report.page import FILES
+
 ROOT = Path(__file__).parent.parent
-REPORT = ("page.html", "page.css", "page.js", "links.js")
 
 
 def _run(*command: str, cwd: Path) -> str:
@@ -50,7 +51,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = {"tiledsl/py.typed", *(f"tiledsl/inspect/report/{name}" for name in REPORT)}
+    expected = {"tiledsl/py.typed", *(f"tiledsl/inspect/report/{name}" for name in FILES)}
     for folder, package in ((ROOT / "tiledsl", "tiledsl"), (ROOT / "backends/ptx", "tiledsl/backends/ptx")):
         expected |= {f"{package}/{path.relative_to(folder)}" for path in folder.rglob("*.py")}
     assert "tiledsl/backends/ptx/lower.py" in expected

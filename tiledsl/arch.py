@@ -222,6 +222,26 @@ MULTIPLY_ADDS: dict[tuple[int, int], dict[str, int]] = {
 whitepapers of A100 and H100.) Other capabilities have GPUs with different rates, or their rate is not known here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A product: compute capability, SMs, bytes of memory in a second, and the clock in MHz at which the datasheet's
+    peak is that of `MULTIPLY_ADDS`."""
+
+    name: str
+    capability: tuple[int, int]
+    processors: int
+    mhz: int
+    memory: float
+
+
+GPUS = (
+    Gpu("A100 SXM 80 GB", (8, 0), 108, 1410, 2.039e12),
+    Gpu("H100 SXM", (9, 0), 132, 1830, 3.35e12),
+    Gpu("H200 SXM", (9, 0), 132, 1830, 4.8e12),
+)
+"""Those of targets whose rates are known. (NVIDIA's datasheets of A100, H100 and H200.)"""
+
+
 def target_named(name: str, loc: Loc = UNKNOWN_LOC) -> Target:
     """The target called `name`; CompileError at `loc`, with the possible names, for anything else."""
     if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]

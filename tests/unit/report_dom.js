@@ -12,7 +12,10 @@ class Node {
   append(...nodes) { this.children.push(...nodes); }
   before(...nodes) { this.beside = nodes; }
   replaceChildren(...nodes) { this.children = nodes; }
-  setAttribute(name, value) { this.attributes[name] = String(value); }
+  setAttribute(name, value) {
+    this.attributes[name] = String(value);
+    if (name === "open") this.open = true;
+  }
   removeAttribute(name) { delete this.attributes[name]; }
   addEventListener(name, listener) { this.listeners[name] = listener; }
   querySelectorAll() { return []; }
@@ -35,6 +38,12 @@ global.getSelection = () => "";
 URL.createObjectURL = () => "blob:";
 
 const page = new Function(process.argv.slice(2).map((file) => fs.readFileSync(file, "utf8")).join("") + "; return show();")();
+// What is drawn when it is opened.
+for (const node of Object.values(ids).flatMap((each) => each.all)) {
+  if (node.tag !== "details") continue;
+  node.open = true;
+  if (node.listeners.toggle) node.listeners.toggle();
+}
 const parts = {}, links = [];
 for (const [id, node] of Object.entries(ids)) {
   if (id === "data") continue;

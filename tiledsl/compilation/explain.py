@@ -40,10 +40,12 @@ def reports(signature: Signature, spec: Specialization, arch: str, title: str) -
     "banks": every shared access with its wavefronts, and the layouts, for the kernel as the pass gets it, which alone
     determines its choices (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
     other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": roles, and the rings between
-    them (`passes.cooperation.role_report.RolesReport`).
+    them (`passes.cooperation.role_report.RolesReport`). "products": those of tensor cores, with their operands
+    (`passes.distribute.product_report.ProductReport`).
     """
     from tiledsl.passes.banks.bank_conflicts import bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
+    from tiledsl.passes.distribute.product_report import product_report
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipelining.loops import loop_plans
     from tiledsl.passes.pipelining.plan import LoopPlan
@@ -63,6 +65,7 @@ def reports(signature: Signature, spec: Specialization, arch: str, title: str) -
         if stage == "after:async-groups":
             found["pipeline"] = PipelineReport(title, loops, group_lines(kernel, loops))
         if stage == before["bank-conflict"]:
+            found["products"] = product_report(kernel)
             found["banks"] = replace(bank_report(kernel, limit), kernel=title)
 
     lower(signature, spec, arch, observe=observe, until=before["bank-conflict"].removeprefix("after:"))

@@ -105,6 +105,41 @@ def cost(
     return Cost(count, ideal)
 
 
+class Turns(NamedTuple):
+    """In which wavefront of an access each word is served.
+
+    lanes: of a phase. by_lane: (bank of the first word, wavefront of each word), the wavefronts counted from 0 through
+    all phases; () for a lane that takes no part.
+    """
+
+    lanes: int
+    by_lane: tuple[tuple[int, ...], ...]
+
+
+def turns(addresses: Sequence[int | None], width: int, kind: Kind) -> Turns:
+    """What `cost` counts, lane by lane; None: a lane that takes no part. The words of a bank come in the order of the
+    lanes that touch them first: the hardware's order is not known, only how many there are."""
+    rule = PHASES[kind, width]
+    phases = _phases([*addresses], rule)
+    found: list[tuple[int, ...]] = []
+    begun = 0
+    for phase in phases:
+        served: dict[int, list[int]] = {}
+        for address in phase:
+            if address is None:
+                found.append(())
+                continue
+            turn = [address // WORD % BANKS]
+            for word in range(address // WORD, (address + width - 1) // WORD + 1):
+                queue = served.setdefault(word % BANKS, [])
+                if not rule.shared or word not in queue:
+                    queue.append(word)
+                turn.append(begun + (queue.index(word) if rule.shared else len(queue) - 1))
+            found.append((*turn,))
+        begun += max(map(len, served.values()), default=0)
+    return Turns(WARP // len(phases), (*found,))
+
+
 def _phases(lanes: list[int | None], rule: Phases) -> list[list[int | None]]:
     """The lanes of each phase, after neighbours have merged; None for an inactive one."""
     phases = [lanes[start : start + rule.lanes] for start in range(0, WARP, rule.lanes)]

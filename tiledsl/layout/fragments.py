@@ -166,16 +166,25 @@ class FragmentLayout:
             return Problem(message, "take a shape that multiplies this dtype: docs/language.md lists them")
         return None
 
-    def _repr_html_(self) -> str:
-        """Who holds each element of the operand of one instruction: of the first warp, or of those that interleave."""
+    def holders(self, bits: int) -> list[list[tuple[int, int, int]]]:
+        """Who holds each element of the operand of one instruction, a warp of the block, a lane and an element of it:
+        of the first warp, or of those that interleave. bits: of an element."""
         together = 1 if self.operand == "b" else self.interleaved
-        bits = 256 // self.shape.k  # of operands: of those that the shape is for, the widest
         dims = self.grid[0] * self.tile[0], self.grid[1] * self.tile[1]
-        cells = [[("", 0)] * self.tile[1] for _ in range(self.tile[0] * together)]
+        cells = [[(0, 0, 0)] * self.tile[1] for _ in range(self.tile[0] * together)]
         for warp, lane, register in product(range(together), range(WARP), range(self.tile_size)):
             row, column = self.place(dims, bits, register, self.first + warp, lane)
-            cells[row][column] = (f"{self.first + warp}:" if together > 1 else "") + f"{lane}.{register}", lane
-        who = f"{'warp:' if together > 1 else ''}lane.element of the lane"
+            cells[row][column] = self.first + warp, lane, register
+        return cells
+
+    def _repr_html_(self) -> str:
+        several = self.interleaved > 1 and self.operand != "b"
+        bits = 256 // self.shape.k  # of operands: of those that the shape is for, the widest
+        cells = [
+            [(f"{f'{warp}:' if several else ''}{lane}.{register}", lane) for warp, lane, register in row]
+            for row in self.holders(bits)
+        ]
+        who = f"{'warp:' if several else ''}lane.element of the lane"
         return html.section(f"{self}, one instruction: {who}", html.grid(cells, WARP))
 
     def __str__(self) -> str:

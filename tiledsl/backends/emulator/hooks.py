@@ -222,12 +222,20 @@ class Hook:
         """These warps end."""
 
 
+class OpHook(Hook):
+    """A hook that hears of every op, too, but of checks, barriers and control flow."""
+
+    def on_op(self, op: Op, blocks: Ints, warps: Ints, active: Bools | None) -> None:
+        """Before these warps [1 or groups, warps] of `blocks` [groups] execute it. active: [groups, warps, lanes], any
+        of which may be 1, or one for all lanes; None: all are."""
+
+
 class Several(Hook):
     """Hooks as one: each hears of everything, in this order."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         for name in dir(Hook):
-            if name.startswith("on_"):
+            if name.startswith("on_"):  # of `OpHook`, the program itself tells (`trace.told`)
                 setattr(self, name, partial(_each, [getattr(hook, name) for hook in hooks]))
 
 

@@ -18,7 +18,7 @@ from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.chances import GROUPS, Chances
 from tiledsl.backends.emulator.chunk import Launch
 from tiledsl.backends.emulator.coverage import Regions, not_run, regions, watched
-from tiledsl.backends.emulator.hooks import LaunchInfo, TensorInfo
+from tiledsl.backends.emulator.hooks import LaunchInfo, OpHook, TensorInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
@@ -27,7 +27,7 @@ from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.hazards import Checks
 from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
-from tiledsl.backends.emulator.trace import traced
+from tiledsl.backends.emulator.trace import told, traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
@@ -145,6 +145,9 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
         program = watched(program, ran)
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
+    for hook in options.hooks:
+        if isinstance(hook, OpHook):
+            program = told(program, hook)
     hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
     hooks = tuple(hook.of_launch(launch) for hook in hooks)
     stdout = options.stdout or sys.stdout

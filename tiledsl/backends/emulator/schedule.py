@@ -18,7 +18,7 @@ from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.backends.emulator.chances import Chances, parts
 from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.cohort import Cohort, merge
-from tiledsl.backends.emulator.hooks import Bools, Ints
+from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.rules.registry import Condition
 from tiledsl.errors import HazardError, Loc, Side
 from tiledsl.ir.core import Op
@@ -331,9 +331,9 @@ def _sides(described: list[tuple[str, Side | None]]) -> tuple[Side, ...]:
     return tuple(side for _, side in described if side is not None)
 
 
-def _warps_of(cohort: Cohort, block: int) -> Ints:
+def _warps_of(cohort: Cohort, block: int) -> list[int]:
     """The warps of the block that are in the cohort."""
-    return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel()
+    return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel().tolist()
 
 
 def _name(warps: Sequence[int], one: str, several: str) -> str:

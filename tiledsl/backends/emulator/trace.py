@@ -1,4 +1,4 @@
-"""What one thread computed, op by op."""
+"""What one thread computed, op by op; and what tells hooks of ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.control import OpInstr
-from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.hooks import LaunchInfo, OpHook
 from tiledsl.backends.emulator.options import RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.rules.gpu import arrive_at_barrier
@@ -37,12 +37,30 @@ def traced(
     """The program, whose ops append to `result.trace` when the thread executes them, all but checks and barriers."""
     block = _linear("block", where[0], launch.grid)
     thread = _linear("thread", where[1], launch.threads)
+    return _with_rules(program, lambda rule: _tracing(rule, block, thread, result, spend))
+
+
+def told(program: Program, hook: OpHook) -> Program:
+    """The program, whose ops tell `hook` that they are executed."""
+    return _with_rules(program, lambda rule: _telling(rule, hook))
+
+
+def _with_rules(program: Program, new: Callable[[Rule], Rule]) -> Program:
+    """With other rules of all ops but checks and barriers."""
     code = list[Instr]()
     for instr in program.code:
         if isinstance(instr, OpInstr) and not instr.op.blocks and instr.rule not in (within, arrive_at_barrier):
-            instr = replace(instr, rule=_tracing(instr.rule, block, thread, result, spend))
+            instr = replace(instr, rule=new(instr.rule))
         code.append(instr)
     return replace(program, code=code)
+
+
+def _telling(rule: Rule, hook: OpHook) -> Rule:
+    def run(c: Cohort, op: Op, *operands: Any) -> Any:
+        hook.on_op(op, c.blocks, c.warps, c.mask)
+        return rule(c, op, *operands)
+
+    return run
 
 
 def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:

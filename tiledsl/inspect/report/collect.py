@@ -17,7 +17,9 @@ from tiledsl.errors import ToolNotFoundError
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked
 from tiledsl.inspect.report.places import Places
+from tiledsl.inspect.report.roofline import roofline_of
 from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
+from tiledsl.inspect.report.timeline import timeline_of
 from tiledsl.inspect.versions import versions
 from tiledsl.ir.core import Op
 from tiledsl.kernel import TileKernel
@@ -25,6 +27,7 @@ from tiledsl.passes.analysis.called import called
 from tiledsl.passes.banks.bank_report import BankReport
 from tiledsl.passes.cooperation.endpoints import End
 from tiledsl.passes.cooperation.role_report import RolesReport
+from tiledsl.passes.distribute.product_report import OperandReport, ProductReport
 from tiledsl.passes.pipelining.report import PipelineReport, loop_text, schedule
 from tiledsl.recursion import deep_recursion
 from tiledsl.signatures.signature import Specialization
@@ -70,10 +73,11 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
             missing = str(error)
     roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
     banks = banks_of(cast(BankReport, found["banks"]), places)
-    checks = checked(kernel, spec, consts, check, places)
+    ran = checked(kernel, spec, consts, check, places)
+    role_list, rings = [*roles_of(roles, places)], [*rings_of(roles, places)]
     return data.Report(
         kernel=_facts(kernel, spec, arch, label, built, at),
-        findings=[*_findings(checks, sass, banks, missing)],
+        findings=[*_findings(ran.check, sass, banks, missing)],
         ir=ir,
         ptx=ptx,
         sass=sass,
@@ -81,12 +85,15 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         resources=built.resources,
         room=_room(arch, built.resources) if built.resources is not None else None,
         banks=banks,
+        products=[*products_of(cast(list[ProductReport], found["products"]), places)],
         launch_registers=roles.registers,
-        roles=[*roles_of(roles, places)],
-        rings=[*rings_of(roles, places)],
+        roles=role_list,
+        rings=rings,
         loops=loops_of(pipeline, places),
         groups=[*pipeline.groups],
-        check=checks,
+        check=ran.check,
+        timeline=timeline_of(ran.timeline, ran.found, role_list, rings, places) if ran.timeline is not None else None,
+        roofline=roofline_of(ran.work, arch, built.grid, ran.sizes) if ran.work is not None else None,
         provenance=_provenance(kernel, arch, settings, built),
         cubin=b64encode(built.cubin).decode(),
         # Last: all places are known now.
@@ -158,6 +165,18 @@ def banks_of(report: BankReport, places: Places) -> data.Banks:
     return data.Banks(report.used, report.limit, [*report.tiles], accesses, [places.of(a.loc) for a in accesses])
 
 
+def products_of(products: Sequence[ProductReport], places: Places) -> Iterator[data.Product]:
+    def operand(of: OperandReport) -> data.Operand:
+        layout = of.layout
+        if layout is None:
+            return data.Operand(of.name, of.dtype, of.dims, of.tile)
+        held = layout.tiles(of.dims), layout.size(of.dims), layout.holders(of.bits)
+        return data.Operand(of.name, of.dtype, of.dims, of.tile, str(layout), layout.grid, *held)
+
+    for product in products:
+        yield data.Product(places.of(product.loc), product.instruction, [*map(operand, product.operands)])
+
+
 def loops_of(report: PipelineReport, places: Places) -> list[data.Loop]:
     return [data.Loop(places.of(p.op.loc), p.stages, loop_text(p), schedule(p)) for p in report.loops]
 
@@ -193,19 +212,25 @@ def _findings(check: data.Check, sass: data.Sass | None, banks: data.Banks, miss
     if missing:
         yield data.Finding("note", f"incomplete: {missing}", -1)
     if check.sizes is not None and not check.passed:
-        yield data.Finding("error", f"check: {check.text}", check.place)
-    for place, stores, loads in sass.spills if sass is not None else []:
-        yield data.Finding("warning", f"spills: {stores} stores and {loads} loads of local memory", place)
+        yield data.Finding("error", f"check: {check.text}", check.place, "timeline")
+    spills = sass.spills if sass is not None else []
+    for place, stores, loads in sorted(spills, key=lambda spill: -spill[1] - spill[2]):
+        text = f"spills: {_plural(stores, 'store')} and {_plural(loads, 'load')} of local memory"
+        yield data.Finding("warning", text, place, "registers")
     for access, place in zip(banks.accesses, banks.places, strict=True):
         if access.chosen is None or access.ideal is None:
             text = f"wavefronts not known: {access.kind} of {access.tile}, whose lanes are known at run time only"
-            yield data.Finding("note", text, place)
+            yield data.Finding("note", text, place, "shared")
         elif access.chosen > access.ideal:
             text = f"bank conflicts: {access.kind} of {access.tile} takes {float(access.chosen):.4g} wavefronts"
-            yield data.Finding("warning", f"{text}, {float(access.ideal):.4g} without conflicts", place)
+            yield data.Finding("warning", f"{text}, {float(access.ideal):.4g} without conflicts", place, "shared")
     if sass is not None and sass.unknown:
         text = f"operands not known of {', '.join(sass.unknown)}: more registers may be live"
-        yield data.Finding("note", text, -1)
+        yield data.Finding("note", text, -1, "registers")
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _provenance(kernel: TileKernel, arch: str, settings: Mapping[str, Any], built: _Built) -> dict[str, str]:

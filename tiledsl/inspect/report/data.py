@@ -164,6 +164,35 @@ class Ring:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """Of a product on tensor cores; `dims`: rows and columns. tile: its name, where it is in shared memory.
+
+    Otherwise `layout` is that of a fragment: `warps` cut it into so many parts by rows and columns, and each warp has
+    so many `tiles` of one instruction; a thread holds `size` elements. cells: of one instruction, (warp, lane, element
+    that the lane holds) by row and column.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, int]
+    tile: str
+    layout: str = ""
+    warps: tuple[int, int] = (0, 0)
+    tiles: tuple[int, int] = (0, 0)
+    size: int = 0
+    cells: list[list[tuple[int, int, int]]] = field(default_factory=list[list[tuple[int, int, int]]])
+
+
+@dataclass(frozen=True)
+class Product:
+    """`instruction`: its shape and dtypes."""
+
+    place: int
+    instruction: str
+    operands: list[Operand]
+
+
+@dataclass(frozen=True)
 class Loop:
     """A pipelined loop; `text` and `schedule` as ``explain("pipeline")`` has them."""
 
@@ -196,12 +225,76 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Roof:
+    """What a GPU takes at least for each part of the work: `us`, by its name. limiter: the longest one. blocks: of
+    the launch there. peak: TFLOP/s of this mix on all SMs; memory: TB/s."""
+
+    gpu: str
+    processors: int
+    blocks: int
+    mhz: int
+    peak: float
+    memory: float
+    us: dict[str, float]
+    limiter: str
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Of the run of the check. `operations`: by unit and dtype. asked: bytes of global memory that accesses and copies
+    ask for. distinct: bytes if each element is read once and written once. roofs: of GPUs of this target whose rates
+    are known."""
+
+    operations: dict[str, int]
+    asked: int
+    distinct: int
+    roofs: list[Roof]
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """A warp of the first cluster. end: its clock at the end of the run, in ops that it executed."""
+
+    rank: int
+    warp: int
+    role: str
+    end: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Of a ring. spans: from full until free again, -1 for never."""
+
+    name: str
+    spans: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What warps did in the run of the check, on clocks that `backends.emulator.timeline` explains.
+
+    barriers: names. waits: (row, start, end, barrier, row that released it or -1, place). phases: of barriers that
+    ended: (barrier, time, row that released it). stuck: rows of a deadlock: (row, what it does, place). full_at: events
+    from then on are left out; None: none is.
+    """
+
+    rows: list[TimelineRow]
+    barriers: list[str]
+    waits: list[tuple[int, int, int, int, int, int]]
+    phases: list[tuple[int, int, int]]
+    slots: list[Slot]
+    stuck: list[tuple[int, str, int]]
+    full_at: int | None
+
+
+@dataclass(frozen=True)
 class Finding:
-    """What to look at first."""
+    """What to look at first. part: of the page, which shows more; ""."""
 
     level: Literal["error", "warning", "note"]
     text: str
     place: int
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -220,12 +313,15 @@ class Report:
     resources: Resources | None
     room: Room | None
     banks: Banks
+    products: list[Product]
     launch_registers: int
     roles: list[Role]
     rings: list[Ring]
     loops: list[Loop]
     groups: list[str]
     check: Check
+    timeline: Timeline | None
+    roofline: Roofline | None
     provenance: dict[str, str]
     cubin: str
     schema: str = field(default="tiledsl.report", init=False)

@@ -348,8 +348,8 @@ function drawHead(data) {
 }
 
 function drawFindings(data, page) {
-  const found = data.findings.map(({ level, text, place }) => element("li", { class: level }, element("b", {}, level),
-    place >= 0 ? page.at(place) : "", element("span", {}, text)));
+  const found = data.findings.map(({ level, text, place, part }) => element("li", { class: level }, element("b", {}, level),
+    place >= 0 ? page.at(place) : "", element("span", {}, text, ...(part ? [" ", element("a", { href: "#" + part }, "more")] : []))));
   into("findings", found.length ? element("ul", { class: "findings" }, ...found)
     : element("p", {}, "No spills, no bank conflicts, no access whose wavefronts are unknown" + (data.check.passed ? ", and the check passed." : ". The check did not run.")));
 }
@@ -385,27 +385,6 @@ function drawRegisters(data, page) {
     element("p", {}, needs.length ? `For ${plural(room.next_blocks, "block")} an SM: ${needs.join(" and ")}.`
       : `More than ${plural(used.blocks_per_sm, "block")} an SM cannot be had with blocks of ${plural(used.threads, "thread")}.`),
     element("p", {}, `Spilled: ${plural(used.spill_stores, "byte")} stored and ${plural(used.spill_loads, "byte")} loaded by each thread; stack ${plural(used.stack, "byte")}.`));
-}
-
-function drawShared(data, page) {
-  const { banks } = data;
-  if (!banks.tiles.length) return into("shared", element("p", { class: "dim" }, "No tiles in shared memory."));
-  const meter = (value, most, worse) => {
-    const bar = element("span", { class: "meter" + (worse ? " worse" : "") });
-    bar.style.width = (value === null || !most ? 0 : (6 * value) / most) + "rem";
-    return element("span", {}, bar, shown(value));
-  };
-  const most = highest(banks.accesses.flatMap((a) => [a.row_order ?? 0, a.chosen ?? 0]));
-  into("shared", element("p", {}, count(banks.used) + (banks.limit ? ` of ${count(banks.limit)}` : "") + " bytes"), element("h3", {}, "Tiles"),
-    table(["tile", "shape", "layout", "why", "bytes in row order", "as laid out", "wavefronts in row order", "as laid out", "ideal"],
-      banks.tiles.map((t) => [t.name, `${t.shape.join(" x ")} ${t.dtype}`, t.layout, t.by, count(t.row_bytes), count(t.bytes), counted(t.row_wavefronts), counted(t.wavefronts), counted(t.ideal)]), [4, 5, 6, 7, 8]));
-  if (!banks.accesses.length) return;
-  into("shared", element("h3", {}, "Accesses, wavefronts of a warp"),
-    table(["line", "tile", "access", "bytes a lane", "copies", "in row order", "as laid out", "ideal", "weight", "notes"], banks.accesses.map((a, i) => [
-      page.at(banks.places[i]), a.tile, a.kind, String(a.bytes), String(a.copies), meter(a.row_order, most, a.row_order > a.ideal),
-      element("span", {}, meter(a.chosen, most, a.chosen > a.ideal), a.least !== a.most ? ` (${a.least} to ${a.most})` : ""),
-      shown(a.ideal), count(a.weight), a.notes.join("; ")]), [3, 4, 8]),
-    element("p", { class: "dim" }, "Row order: before the pass bank-conflict. As laid out: after it. Ideal: without bank conflicts. Weight: how often a warp makes each copy; a loop of unknown length counts as 64."));
 }
 
 function drawRoles(data, page) {
@@ -475,7 +454,10 @@ function show() {
   drawFindings(data, page);
   drawRegisters(data, page);
   drawShared(data, page);
+  drawFragments(data, page);
   drawRoles(data, page);
+  drawTimeline(data, page);
+  drawRoofline(data);
   drawPipeline(data, page);
   drawCheck(data, page);
   drawProvenance(data);

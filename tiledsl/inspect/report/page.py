@@ -1,5 +1,4 @@
-"""The report as one HTML file: page.html with its style (page.css), its script (links.js and page.js) and
-the data in it.
+"""The report as one HTML file: page.html with its style (page.css), its script (`SCRIPTS`) and the data in it.
 
 Names and texts of the user are in two places only: the title, where they are escaped, and the data, which is JSON in a
 script element that no browser runs. page.js makes text nodes of it and no markup. A policy allows the one script, by
@@ -18,12 +17,17 @@ from tiledsl.inspect.report.data import Report
 
 FOLDER = Path(__file__).parent
 
+SCRIPTS = ("links.js", "shared.js", "fragments.js", "timeline.js", "roofline.js", "page.js")
+"""The last one draws the page when it is loaded."""
+
+
+FILES = ("page.html", "page.css", *SCRIPTS)
+
 
 def page(report: Report) -> str:
     """The text of the file, whose encoding is UTF-8."""
-    files = ("page.html", "page.css", "links.js", "page.js")
-    html, style, links, drawing = (FOLDER.joinpath(name).read_text(encoding="utf-8") for name in files)
-    script = links + drawing
+    html, style, *scripts = (FOLDER.joinpath(name).read_text(encoding="utf-8") for name in FILES)
+    script = "".join(scripts)
     return Template(html).substitute(
         # A name may hold what UTF-8 has no bytes for.
         title=escape(f"{report.kernel.label} for {report.kernel.arch}").encode("ascii", "xmlcharrefreplace").decode(),

@@ -45,6 +45,12 @@ class Places:
         """Their names as they are shown."""
         return [shown_path(file) for file in self._files]
 
+    def shown(self, text: str) -> str:
+        """A message, with names of files as they are shown."""
+        for file in sorted(self._files, key=len, reverse=True):
+            text = text.replace(file, shown_path(file))
+        return text
+
     def chunks(self) -> list[Chunk]:
         """The functions that places are in, files in the order in which they came up: the kernel's first."""
         return [chunk for file, number in self._files.items() for chunk in self._of_file(file, number)]

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile
-from tiledsl.layout.banks import BANKS, WORD
+from tiledsl.layout.banks import BANKS, WORD, Turns, turns
 from tiledsl.layout.shared import AUTO, ROW, Layout, Padded, Swizzled
-from tiledsl.passes.banks.bank_report import AccessReport, BankReport, By, TileReport
+from tiledsl.passes.banks.bank_report import AccessReport, BankReport, By, TileReport, WarpReport
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 
 if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
@@ -34,6 +34,8 @@ LINE = BANKS * WORD
 """Bytes after which banks come again: padding by more, or swizzling further, reaches nothing new."""
 
 LARGEST_EVERY = 128
+
+BANK_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
 def choose_layouts(kernel: Kernel, limit: int | None = None) -> None:
@@ -221,6 +223,10 @@ class _Planner:
         return BankReport(kernel.name, kernel.threads, tiles, accesses, self.limit, used, file=kernel.loc.file)
 
 
+DRAWN_ROWS, DRAWN_WORDS = 32, 64
+"""Of a tile, as many as `TileReport` has the banks of."""
+
+
 def _tile_report(here: _Tile) -> TileReport:
     type_, element = here.alloc.type, here.alloc.type.dtype.bytes
     return TileReport(
@@ -234,6 +240,21 @@ def _tile_report(here: _Tile) -> TileReport:
         wavefronts=here.total(here.layout),
         row_wavefronts=here.row,
         ideal=here.ideal,
+        cell=max(1, WORD // element),
+        row_banks=_drawn_banks(ROW, type_.dims, element),
+        banks=_drawn_banks(here.layout, type_.dims, element),
+    )
+
+
+def _drawn_banks(layout: Layout, dims: tuple[int, ...], element: int) -> tuple[str, ...]:
+    step = max(1, WORD // element)
+    columns = range(0, dims[-1], step)[:DRAWN_WORDS]
+    return tuple(
+        "".join(
+            BANK_DIGITS[(row * layout.pitch(dims) + layout.place(row, column, dims)) * element // WORD % BANKS]
+            for column in columns
+        )
+        for row in range(min(prod(dims[:-1]), DRAWN_ROWS))
     )
 
 
@@ -256,8 +277,41 @@ def _access_report(accesses: list[SharedAccess], here: _Tile) -> AccessReport:
         least=min((n for c in after for n in c.least if n), default=0),
         most=max((n for c in after for n in c.most), default=0),
         weight=first.weight,
+        lanes=_warp_report(accesses, here) if warps else None,
         notes=_notes(first),
     )
+
+
+def _warp_report(accesses: list[SharedAccess], here: _Tile) -> WarpReport:
+    """Of copies of one access, which are known: the warp with the most wavefronts as laid out, then in row order."""
+
+    def most(access: SharedAccess) -> tuple[int, ...]:
+        counts = (here.counter.count(access, layout) for layout in (here.layout, ROW))
+        return tuple(max(count.most) if count is not None else 0 for count in counts)
+
+    access = max(accesses, key=most)
+    place = here.counter.place(access)
+    as_laid_out, in_row_order = (here.counter.under(layout, here.alloc) for layout in (here.layout, ROW))
+    count = as_laid_out.count(*place)
+    assert count is not None
+    case = (in_row_order if count.total == count.ideal else as_laid_out).worst(*place)
+    assert access.row is not None and access.column is not None
+    active = access.mask.lanes[case.warp].tolist()
+    rows = [
+        row if on else -1 for row, on in zip((access.row.lanes[case.warp] + case.rows).tolist(), active, strict=True)
+    ]
+    columns = [
+        c if on else -1 for c, on in zip((access.column.lanes[case.warp] + case.columns).tolist(), active, strict=True)
+    ]
+    dims, element = here.alloc.type.dims, here.alloc.type.dtype.bytes
+
+    def served(layout: Layout) -> Turns:
+        places = zip(rows, columns, active, strict=True)
+        at = [(r * layout.pitch(dims) + layout.place(r, c, dims)) * element if on else None for r, c, on in places]
+        return turns(at, access.width, access.kind)
+
+    before, after = served(ROW), served(here.layout)
+    return WarpReport(case.warp, after.lanes, (*rows,), (*columns,), before.by_lane, after.by_lane)
 
 
 def _notes(access: SharedAccess) -> tuple[str, ...]:

@@ -22,7 +22,9 @@ By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "n
 class TileReport:
     """One shared tile. bytes: as laid out, and in row order. wavefronts: weighted sums over its known accesses.
 
-    None where a layout that was given leaves too many cases to count.
+    None where a layout that was given leaves too many cases to count. row_banks, banks: in row order and as laid out,
+    for each of the first rows the banks of its words as digits 0 to v; a word of elements of less than 4 bytes holds
+    `cell` of them, and of a wider element it is the first one.
     """
 
     name: str
@@ -35,6 +37,26 @@ class TileReport:
     wavefronts: Fraction | int | None
     row_wavefronts: Fraction | int
     ideal: int
+    cell: int
+    row_banks: tuple[str, ...]
+    banks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WarpReport:
+    """One access of one warp, lane by lane: of all copies and warps the one with the most wavefronts.
+
+    rows, columns: the first element of each lane, rows numbered through all axes but the last; -1 for a lane that takes
+    no part. Where a loop variable or a block index moves all lanes, this is one of the places that they can have.
+    phase: lanes of a phase. row_order, chosen: `layout.banks.Turns.by_lane`.
+    """
+
+    warp: int
+    phase: int
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    row_order: tuple[tuple[int, ...], ...]
+    chosen: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +65,8 @@ class AccessReport:
 
     bytes: of a lane. row_order, chosen, ideal: wavefronts per access of a warp, the mean over warps and copies;
     None where the lanes are not known. least, most: the range, with the chosen layout. weight: how often a warp
-    makes each copy (a loop of unknown length counts as `shared_accesses.UNKNOWN_TRIPS`). notes: what was taken
-    for granted.
+    makes each copy (a loop of unknown length counts as `shared_accesses.UNKNOWN_TRIPS`). lanes: None where they are not
+    known. notes: what was taken for granted.
     """
 
     loc: Loc
@@ -59,6 +81,7 @@ class AccessReport:
     least: int
     most: int
     weight: int
+    lanes: WarpReport | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -79,6 +79,15 @@ class Pattern:
     mask: Bools
 
 
+class Case(NamedTuple):
+    """One warp of an access, where symbols move it by so many rows and columns, modulo what matters to its layout."""
+
+    wavefronts: int
+    warp: int
+    rows: int
+    columns: int
+
+
 class Shift(NamedTuple):
     """Where an access of a pattern is: its smallest row and column, and the symbols that move it."""
 
@@ -139,16 +148,30 @@ class UnderLayout:
             self._counted[key] = _evaluated(pattern, self._layout, rows, columns)
         return self._counted[key]
 
+    def worst(self, pattern: Pattern, shift: Shift) -> Case:
+        """The first warp and case with the most wavefronts, of an access that `count` has counted."""
+        rows = _residues(shift.row_steps, self._rows, shift.row % self._rows)
+        columns = _residues(shift.column_steps, self._columns, shift.column % self._columns)
+        counts = [cost.wavefronts for cost in _case_costs(pattern, self._layout, rows, columns)]
+        most = max(counts)
+        case, warp = divmod(counts.index(most), len(pattern.mask))
+        row, column = rows[case // len(columns)], columns[case % len(columns)]
+        return Case(most, warp, (row - shift.row) % self._rows, (column - shift.column) % self._columns)
 
-def _evaluated(pattern: Pattern, layout: Layout, rows: Residues, columns: Residues) -> Wavefronts | None:
-    """Of an access whose lanes are all moved by one of these rows, and one of these columns."""
-    if len(rows) * len(columns) > MOST_CASES:
-        return None
+
+def _case_costs(pattern: Pattern, layout: Layout, rows: Residues, columns: Residues) -> list[banks.Cost]:
+    """Of an access whose lanes are all moved by one of these rows, and one of these columns: case by case the warps."""
     dims, element = pattern.alloc.type.dims, pattern.alloc.type.dtype.bytes
     row = pattern.row + np.array(rows)[:, None, None, None]
     place = layout.place(row, pattern.column + np.array(columns)[:, None, None], dims)
     address = np.where(pattern.mask, (row * layout.pitch(dims) + place) * element, -1)
-    found = costs(address.reshape(-1, WARP), pattern.kind, pattern.width)
+    return costs(address.reshape(-1, WARP), pattern.kind, pattern.width)
+
+
+def _evaluated(pattern: Pattern, layout: Layout, rows: Residues, columns: Residues) -> Wavefronts | None:
+    if len(rows) * len(columns) > MOST_CASES:
+        return None
+    found = _case_costs(pattern, layout, rows, columns)
     warps = len(pattern.mask)
     cases = [[cost.wavefronts for cost in found[at : at + warps]] for at in range(0, len(found), warps)]
     total, rest = divmod(sum(map(sum, cases)), len(cases))  # an int where it is one: ints add many times faster
