@@ -99,18 +99,28 @@ def test_sums_are_known_by_their_residues(name: str, k: int) -> None:
 
 @pytest.mark.parametrize("name", RESIDUES)
 def test_products_of_integers_are_exact(name: str) -> None:
-    """And rounded, at most twice: of the largest integers, where sums come close to P / 2, and of random ones."""
-    k = 300
+    """And rounded, at most twice."""
+    k = 64
     bits = min(bits_for(k, RESIDUES[name]), {"i8x8": 24, "i8x15": 53}[name])
     rng = np.random.default_rng(3)
-    A, B = (rng.integers(-(2**bits) + 1, 2**bits, shape).astype(DTYPES[name]) for shape in ((20, k), (k, 24)))
-    A[:3], B[:, :3] = 2**bits - 1, 2**bits - 1
-    A[1], B[:, 1] = 1 - 2**bits, 2**bits - 1
+    A, B = (rng.integers(-(2**bits) + 1, 2**bits, shape).astype(DTYPES[name]) for shape in ((12, k), (k, 14)))
     right, found = exact(A, B), product(A, B, precision=name)
     for i, j in np.ndindex(found.shape):
         assert abs(Fraction(float(found[i, j])) - right[i, j]) <= abs(right[i, j]) * 2 * Fraction(UNIT[name])
     small = [rng.integers(-900, 900, shape).astype(DTYPES[name]) for shape in ((20, 16), (16, 24))]
     assert (product(*small, precision=name) == small[0].astype(int) @ small[1].astype(int)).all()
+
+
+@pytest.mark.parametrize(("name", "k"), [("i8x8", 25063), ("i8x15", 7771)])
+def test_the_largest_sums(name: str, k: int) -> None:
+    """Of the longest k for a number of bits: close to P / 2."""
+    bits, scheme = bits_for(k, RESIDUES[name]), RESIDUES[name]
+    assert bits_for(k + 1, scheme) < bits and 2 * k * 4**bits > 0.99 * prod(MODULI[: scheme.moduli])
+    A = np.full((2, k), 2**bits - 2 ** (bits - 24), DTYPES[name])
+    A[1] *= -1
+    found, largest = product(A, np.ascontiguousarray(A.T), precision=name), Fraction(float(A[0, 0])) ** 2 * k
+    for x, sign in zip(found.ravel().tolist(), (1, -1, -1, 1), strict=True):
+        assert abs(Fraction(x) * sign - largest) <= largest * 2 * Fraction(UNIT[name])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,7 +138,7 @@ def test_errors(name: str, kind: str, k: int) -> None:
 
 @pytest.mark.parametrize("name", RESIDUES)
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("size", [(64, 128, 128), (133, 17, 75)])
+@pytest.mark.parametrize("size", [(64, 64, 64), (73, 17, 75)])
 def test_operands_of_any_order(name: str, layout: str, size: tuple[int, int, int]) -> None:
     """The same bits, by rows and by columns of C."""
     m, n, k = size
@@ -140,12 +150,11 @@ def test_operands_of_any_order(name: str, layout: str, size: tuple[int, int, int
     assert bits_of(product(left, right, C, precision=name)) == expected
 
 
-@pytest.mark.parametrize("a", VIEWS)
-@pytest.mark.parametrize("b", ["rows", *list(VIEWS)[-1:]] if "rows" in VIEWS else list(VIEWS)[:2])
-def test_operands_of_any_strides(a: str, b: str) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+def test_operands_of_any_strides(view: str) -> None:
     for name in RESIDUES:
-        A, B = normal(name, 70, 68), normal(name, 68, 72, seed=1)
-        found = product(VIEWS[a](A), VIEWS[b](B), precision=name)
+        A, B = normal(name, 40, 36), normal(name, 36, 38, seed=1)
+        found = product(VIEWS[view](A), VIEWS[view](B), precision=name)
         assert bits_of(found) == bits_of(product(A, B, precision=name))
 
 
@@ -265,7 +274,7 @@ def test_kernels_have_no_hazards(name: str, order: str) -> None:
 def test_what_is_chosen(name: str) -> None:
     """A batch of products of i8; no spills; and the same for a warm-up as for a call."""
     scheme = RESIDUES[name]
-    for m, n, k in ((4096, 4096, 4096), (64, 7168, 2048)):
+    for m, n, k in ((4096, 4096, 4096),):
         of = operands_of((m, n, k), (scheme.dtype,) * 3, "NT", False, False, 0)._replace(split=scheme)
         problem = problem_of(of, 0.0, False, "sm_90a", 132)
         made = plan(problem)
