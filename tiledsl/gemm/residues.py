@@ -231,8 +231,8 @@ def combined(
     EPILOGUE: Const[Epilogue] = plain,
     EARLY: Const[bool] = False,
 ):
-    """C = EPILOGUE(alpha times the numbers that have these residues, divided by both scales, + beta C). Without
-    planes these numbers are 0."""
+    """C = EPILOGUE(alpha times the numbers that have these residues, times both scales, + beta C). Without planes
+    these numbers are 0."""
     width = cdiv(N, 32 * AT_ONCE)
     number = grid(width * cdiv(M, WARPS) * L)
     threads(32, WARPS)
