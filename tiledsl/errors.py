@@ -60,6 +60,11 @@ class Loc:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.col}"
 
+    @property
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """File and line of it and of its callers, which say what is one place of a kernel."""
+        return ((self.file, self.line), *(self.caller.lines if self.caller is not None else ()))
+
 
 UNKNOWN_LOC = Loc("<unknown>", 0)
 
@@ -214,6 +219,11 @@ class Finding:
     missing: str = ""
     kernel: str = ""
     seed: int | None = None
+
+    @property
+    def key(self) -> tuple[str, frozenset[Any]]:
+        """Equal for findings that are one: of one code, at the same lines."""
+        return self.code, frozenset(side.loc.lines for side in self.sides)
 
 
 class EmulatorError(LocatedError):

@@ -23,12 +23,12 @@ from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten, roles_of
-from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.hazards import Checks
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import traced
-from tiledsl.errors import EmulatorError, KernelArgumentError
+from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.expr import PROCESSORS
@@ -65,6 +65,11 @@ class Prepared:
         return regions(self.program)
 
     @cached_property
+    def lines(self) -> frozenset[tuple[str, int]]:
+        """Those that ops are of, calls of functions included."""
+        return frozenset(line for loc in {op.loc for op in self.kernel.walk()} for line in loc.lines)
+
+    @cached_property
     def tiles(self) -> tuple[dict[Op, SharedTile], int]:
         """At tile level each allocation has bytes of its own, also one that is `over` another or in another memory."""
         tiles: dict[Op, SharedTile] = {}
@@ -86,8 +91,6 @@ class Prepared:
 
     @cached_property
     def checks(self) -> Checks:
-        """Raises HazardError for registers that are used too early."""
-        check_registers(self.kernel)
         return Checks(self.kernel)
 
     @deep_recursion()
@@ -107,10 +110,14 @@ class Prepared:
                 raise_internal(failure, self.kernel.name, self.kernel.loc)
                 raise
         except EmulatorError as error:
-            found, roles = error.finding, roles_of(self.kernel)
-            sides = tuple(replace(side, role=role_of(roles, side.warps)) for side in found.sides)
-            error.finding = replace(found, sides=sides, kernel=self.kernel.name, seed=options.seed or None)
+            self.complete(error, options)
             raise
+
+    def complete(self, error: EmulatorError, options: Options) -> None:
+        """Adds to its finding what is known of the run."""
+        found, roles = error.finding, roles_of(self.kernel)
+        sides = tuple(replace(side, role=role_of(roles, side.warps)) for side in found.sides)
+        error.finding = replace(found, sides=sides, kernel=self.kernel.name, seed=options.seed or None)
 
 
 def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
@@ -141,17 +148,27 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     for register, value in zip(program.arguments, bound.values, strict=True):
         registers[register] = value
     ran: set[int] = set()
-    if options.checks:
+    covers = options.checks and "coverage" in options.selection
+    if covers:
         program = watched(program, ran)
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
-    hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
-    hooks = tuple(hook.of_launch(launch) for hook in hooks)
+    hooks = tuple(hook.of_launch(launch) for hook in options.hooks)
+    reports: Reports | None = None
+    if options.checks:
+
+        def take(error: HazardError) -> None:
+            prepared.complete(error, options)
+            options.report(error)
+
+        reports = Reports(options.selection, take)
+        checks = prepared.checks.of_launch(launch, reports)
+        hooks = hooks if checks is None else (checks, *hooks)
     stdout = options.stdout or sys.stdout
     shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)
     with np.errstate(all="ignore"):
-        run_blocks(shared, program, registers, options, turns)
-    if options.checks:
+        run_blocks(shared, program, registers, options, turns, reports)
+    if covers:
         result.not_run = not_run(prepared.regions, ran)
     return result
 

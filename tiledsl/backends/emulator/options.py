@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from tiledsl.backends.emulator.hooks import Hook
-from tiledsl.errors import KernelArgumentError, Loc
+from tiledsl.errors import HazardError, KernelArgumentError, Loc
+from tiledsl.findings import EVERYTHING, Selection
 
 
 def _default_steps() -> int:
@@ -19,12 +21,18 @@ def _default_steps() -> int:
     return int(text)
 
 
+def _raise(error: HazardError) -> None:
+    raise error
+
+
 @dataclass(frozen=True)
 class Options:
     """How to run.
 
     checks: report races on shared and global memory, reads of shared bytes that nobody wrote, asynchronous copies that
         nobody waited for, and what TMA and wgmma must not meet.
+    selection: which of these.
+    report: is called with each finding that the run can go on behind, and does if this returns; else it is raised.
     hooks: clients that hear of every access, and of all that orders accesses.
     stdout: where `print` writes; None is `sys.stdout`.
     trace: (block, thread), each a linear index or coordinates, whose every result is recorded.
@@ -36,6 +44,8 @@ class Options:
     """
 
     checks: bool = False
+    selection: Selection = EVERYTHING
+    report: Callable[[HazardError], None] = _raise
     hooks: tuple[Hook, ...] = ()
     stdout: TextIO | None = None
     trace: tuple[int | tuple[int, ...], int | tuple[int, ...]] | None = None

@@ -35,6 +35,7 @@ from tiledsl.backends.emulator.sanitizer.global_shadow import (
     no_entries,
 )
 from tiledsl.backends.emulator.sanitizer.memory import UNENDED
+from tiledsl.backends.emulator.sanitizer.reports import Reports, first_of_each
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Ops
 from tiledsl.errors import Side
 from tiledsl.ir.core import Op
@@ -45,8 +46,8 @@ class GlobalShadow:
     """Of one launch. `writes`: the last plain write of each cell; `reads`, `atomic_reads`, `updates` (atomic writes):
     those since. `chunks`: of the blocks that have started."""
 
-    def __init__(self, launch: LaunchInfo, uses: Mapping[str, Use]) -> None:
-        self.launch, self.published = launch, Published()
+    def __init__(self, launch: LaunchInfo, uses: Mapping[str, Use], reports: Reports) -> None:
+        self.launch, self.published, self.reports = launch, Published(), reports
         self.regions, cells = lay_out(launch.tensors, uses)
         self.narrow = any(use.narrow for use in uses.values())
         self.writes, self.written = no_entries(cells), False
@@ -251,9 +252,10 @@ class GlobalHistory:
         unfenced = np.zeros_like(late)
         if touch.how == BY_TMA and "wrote" in did:
             unfenced = (earlier.when > 0) & (earlier.how != BY_TMA)
-        if (late | unfenced).any():
-            entry, cell = np.argwhere(late if late.any() else unfenced)[0].tolist()
-            self.fail(touch, entry, cell, earlier.take((entry, cell)), did, bool(not late.any()))
+        for wrong, fence in ((late, False), (unfenced & ~late, True)):
+            if wrong.any():
+                for entry, cell in first_of_each(wrong, np.broadcast_to(earlier.op, wrong.shape)).tolist():
+                    self.tell(touch, entry, cell, earlier.take((entry, cell)), did, fence)
 
     def before(self, earlier: Entries, touch: _Touch) -> Bools:
         """Which of these happen before `touch`."""
@@ -285,7 +287,7 @@ class GlobalHistory:
                 other, where = begun.touch, np.argwhere(begun.touch.cells == touch.cells[entry, cell])[0, 0]
                 number = self.shadow.ops.number(other.access.op)
                 values = (other.warps[where], UNENDED, other.lanes[where], PLAIN, number)
-                self.fail(touch, entry, cell, Entries(*map(np.array, values)), "read", False)
+                self.tell(touch, entry, cell, Entries(*map(np.array, values)), "read", False)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -299,7 +301,7 @@ class GlobalHistory:
         lost = (shadow.writes.lane.take(cells) != lanes) | (shadow.writes.who.take(cells) != own)
         if lost.any():
             entry, cell = np.argwhere(lost)[0].tolist()
-            self.fail(touch, entry, cell, shadow.writes.take(cells[entry, cell]), "wrote", False)
+            self.tell(touch, entry, cell, shadow.writes.take(cells[entry, cell]), "wrote", False)
         for accesses in (shadow.reads, shadow.atomic_reads, shadow.updates):
             accesses.forget(cells)
 
@@ -341,9 +343,11 @@ class GlobalHistory:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
+    def tell(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
         """earlier: one access. unfenced: a proxy fence is missing; else nothing orders the two."""
         access, launch, shadow = touch.access, self.shadow.launch, self.shadow
+        if shadow.reports.knows("T1", access.op.loc, shadow.ops[int(earlier.op)].loc):
+            return
         row, thread = int(touch.rows[entry]), int(touch.threads[entry])
         cluster, id_ = divmod(int(earlier.who), self.stride)
         rank, agent = divmod(id_, self.clocks.agents)
@@ -368,9 +372,8 @@ class GlobalHistory:
             does = {"read": "atomically reads", "write": "atomically writes"}.get(access.kind, does)
         side = launch.side(access.op, does, row + self.first, thread=thread)
         memory = touch.region.memory(int(touch.cells[entry, cell]), access.width)
-        raise advice.race(
-            side, memory, other, advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
-        )
+        edge = advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
+        shadow.reports.tell(advice.race(side, memory, other, edge))
 
 
 _BY_TMA = {"fetch": "lets TMA read", "async": "lets TMA write"}

@@ -7,6 +7,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import UNKNOWN_LOC, HazardError, Loc, Side
 from tiledsl.ir.core import Op
@@ -21,8 +22,10 @@ class MbarrierUse:
     when; `init_fence`: when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block
     arrived last in this one's memory; `ended`: what the block knew at last."""
 
-    def __init__(self, cells: Cells, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
-        self.cells, self.clocks, self.labels = cells, clocks, labels
+    def __init__(
+        self, cells: Cells, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int, reports: Reports
+    ) -> None:
+        self.cells, self.clocks, self.labels, self.reports = cells, clocks, labels, reports
         self.first, self.ranks = cells.first, clocks.ranks
         self.table = np.full(-(-cells.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
         shape = blocks, mbarriers
@@ -42,7 +45,8 @@ class MbarrierUse:
         self.init_epoch[at] = self.clocks.now(rows, warps)
 
     def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
-        """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked."""
+        """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked. What
+        is told of one mbarrier is told of all that have been initialised: they lack the same barrier, or fence."""
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
         known = self.clocks.known[owners, warps, self.ranks[rows], by]
         for at in np.flatnonzero(known < when):
@@ -51,12 +55,16 @@ class MbarrierUse:
             message = f"{op.name}: {user} uses {label}, and does not know that {maker} has initialised it"
             fix = "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)"
             sides = Side(op.loc, op.name, user, "uses"), Side(UNKNOWN_LOC, "", maker, "initialised")
-            raise HazardError(message, op.loc, fix, code="T407", sides=sides, missing="barrier")
+            self.reports.tell(HazardError(message, op.loc, fix, code="T407", sides=sides, missing="barrier"))
+            self.init_epoch[:] = self.init_fence[:] = 0
+            return
         for column in columns[fenced & (known < self.init_fence[rows, columns])]:
             message = f"{op.name}: {self.labels[int(column)]} was initialised without a fence"
             message += ", and TMA or another block of the cluster uses it"
             fix = "put fence_mbarrier_init() behind the initialisation, before the barrier"
-            raise HazardError(message, op.loc, fix, code="T408", missing="init-fence")
+            self.reports.tell(HazardError(message, op.loc, fix, code="T408", missing="init-fence"))
+            self.init_fence[:] = 0
+            break
 
     def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
         """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
@@ -103,8 +111,8 @@ class MbarrierUse:
 
     def end(self, loc: Loc) -> None:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""
-        for row, rank, warp in np.argwhere(self.visits > self.ended).tolist():
-            raise HazardError(
+        for row, rank, warp in np.argwhere(self.visits > self.ended)[:1].tolist():
+            error = HazardError(
                 f"block {self.cells.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
                 "of its cluster arrives at an mbarrier in its shared memory",
                 loc,
@@ -112,3 +120,4 @@ class MbarrierUse:
                 code="T417",
                 missing="cluster-barrier",
             )
+            self.reports.tell(error)

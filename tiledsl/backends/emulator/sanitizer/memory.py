@@ -17,6 +17,7 @@ from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.sanitizer import advice
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer.reports import Reports, first_of_each
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
 from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
@@ -99,8 +100,9 @@ class SharedHistory:
     `simple`: nothing but barriers of whole blocks orders warps.
     """
 
-    def __init__(self, cells: Cells, clocks: Clocks, blocks: int, simple: bool) -> None:
+    def __init__(self, cells: Cells, clocks: Clocks, blocks: int, simple: bool, reports: Reports) -> None:
         self.cells, self.clocks, self.first, self.simple = cells, clocks, cells.first, simple
+        self.reports, self.fenced = reports, "T104" in reports.selection
         self.warps = clocks.warps
         self.ops = Ops()
         self.labels: list[str] = []
@@ -139,7 +141,7 @@ class SharedHistory:
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
-            raise advice.race(*self.side(touch, at), None, advice.MBARRIER)
+            self.reports.tell(advice.race(*self.side(touch, at), None, advice.MBARRIER))
         if not touch.atomic:
             self.against(self.updates, touch)
         epoch = self.epoch.take(cells)
@@ -153,13 +155,10 @@ class SharedHistory:
             mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None]
             late |= (writer == mine) & (self.lane.take(cells) != touch.lanes) & (epoch >= synced)
-        if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0])
+        self.tell_writers(touch, late)
 
     def require_delivered(self, touch: Touch) -> None:
-        late = self.epoch.take(touch.cells) == UNENDED
-        if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0])
+        self.tell_writers(touch, self.epoch.take(touch.cells) == UNENDED)
 
     def against_readers(self, touch: Touch) -> None:
         """A write must happen after reads by threads, TMA, wgmma and committed work."""
@@ -194,8 +193,7 @@ class SharedHistory:
             other = others.lane[cells] != touch.lanes[:, :, None]
             late |= own[:, None, :] & other & (when >= synced)
         late &= when > 0
-        if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0])
+        self.tell_warps(others, touch, late)
 
     def seen(self, touch: Touch, agents: int) -> Any:
         """The counts that `touch` has of agents `agents` ... of the block whose memory it is, one a warp: [entries, 1,
@@ -206,6 +204,8 @@ class SharedHistory:
 
     def against_unfenced(self, touch: Touch) -> None:
         """TMA or wgmma touch what threads have written."""
+        if not self.fenced:
+            return
         self.against_unfenced_warps(self.updates, touch)
         epoch, writer = self.epoch.take(touch.cells), self.writer.take(touch.cells)
         ranks, agents = np.divmod(writer, self.clocks.agents)
@@ -217,12 +217,14 @@ class SharedHistory:
             return
         known, rows = touch.known.of(ids), touch.rows[:, None]
         late = self.fences.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
-        if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0], unfenced=True)
+        self.tell_writers(touch, late, unfenced=True)
 
     def against_unfenced_readers(self, touch: Touch) -> None:
         """TMA overwrites what threads have read."""
-        self.against_unfenced_warps(self.readers, touch)
+        if self.fenced:
+            self.against_unfenced_warps(self.readers, touch)
+        else:
+            self.against(self.readers, touch)
 
     def against_unfenced_warps(self, others: _Times, touch: Touch) -> None:
         """`touch` must happen after a proxy fence that follows what warps have done."""
@@ -236,8 +238,7 @@ class SharedHistory:
         self.against(others, touch)
         rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), others.lane[cells]
         late = self.fences.missing(late, rows, warps, lanes, when, self.seen(touch, 0))
-        if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], unfenced=True)
+        self.tell_warps(others, touch, late, unfenced=True)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -260,9 +261,7 @@ class SharedHistory:
         self.set_writer(touch.access.op, cells, mine, epochs)
         self.lane[cells] = lanes
         # Two lanes at one cell: the one that does not find itself there has lost.
-        lost = (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine)
-        if lost.any():
-            self.fail_writer(touch, np.argwhere(lost)[0])
+        self.tell_writers(touch, (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine))
 
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
@@ -312,20 +311,23 @@ class SharedHistory:
 
     def end(self, known: Known) -> None:
         """The blocks have ended, with what each `known` [blocks, rank, agents]: of each copy that it has arrived."""
-        for cell in np.flatnonzero(self.epoch == UNENDED)[:1].tolist():
+        left = np.flatnonzero(self.epoch == UNENDED)
+        for cell in left[np.unique(self.writer_op[left], return_index=True)[1]].tolist():
             agent, lane = self.clocks.agent(self.writer[cell]), int(self.lane[cell])
             text = f"a copy that {self.cells.thread(agent, lane)} began has not arrived"
-            self.fail_unawaited(cell // self.cells.each, self.ops[int(self.writer_op[cell])], text)
+            self.tell_unawaited(cell // self.cells.each, self.ops[int(self.writer_op[cell])], text)
         rows, columns = np.nonzero(self.arrived)
         seen = known[rows, self.clocks.ranks[rows], 2 * self.warps + columns]
-        for at in np.flatnonzero(seen < self.arrived[rows, columns])[:1]:
+        for at in np.flatnonzero(seen < self.arrived[rows, columns]):
             row, column = int(rows[at]), int(columns[at])
             text = f"a copy counted by {self.labels[column]} may not have arrived"
-            self.fail_unawaited(row, self.arrived_op[column], text)
+            self.tell_unawaited(row, self.arrived_op[column], text)
 
-    def fail_unawaited(self, row: int, op: Op, text: str) -> None:
+    def tell_unawaited(self, row: int, op: Op, text: str) -> None:
         block = self.first + row
-        raise HazardError(
+        if self.reports.involves(op.loc):  # or nobody could wait for it, since a wait went wrong
+            return
+        error = HazardError(
             f"block {self.cells.launch.block_index(block)} ends, and {text}: nothing waits for it",
             op.loc,
             "wait for the copy, also on the last iteration; or do not begin it",
@@ -333,46 +335,65 @@ class SharedHistory:
             sides=(self.cells.launch.side(op, "began", block),),
             missing="copy-wait",
         )
+        self.reports.tell(error)
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
-        """unfenced: a proxy fence is missing; else nothing orders the two."""
+    def tell_writers(self, touch: Touch, late: Bools, unfenced: bool = False) -> None:
+        """`touch` comes too early for what wrote the cells `late`. unfenced: a proxy fence is missing; else nothing
+        orders the two."""
+        if late.any():
+            for at in first_of_each(late, self.writer_op[touch.cells]):
+                self.tell_writer(touch, at, unfenced)
+
+    def tell_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool) -> None:
         cell = int(touch.cells[tuple(at)])
         op, lane = self.ops[int(self.writer_op[cell])], int(self.lane[cell])
+        if self.reports.knows("T1", touch.access.op.loc, op.loc):
+            return
         agent = self.clocks.agent(self.writer[cell])
         if self.epoch[cell] == UNENDED:
             other = Side(op.loc, op.name, f"the copy of {self.cells.thread(agent, lane)}", "writes")
             text = f"which {other.who} at {op.loc} {advice.DELIVERY.text}"
-            raise advice.race(*self.side(touch, at), other, advice.DELIVERY, text)
+            self.reports.tell(advice.race(*self.side(touch, at), other, advice.DELIVERY, text))
+            return
         if agent < self.warps:
             other = self.other(touch, at, op, "wrote", agent, lane)
         elif agent >= self.clocks.work:
             other = Side(op.loc, op.name, f"work of warp {agent - self.clocks.work}", "wrote")
         else:
             other = Side(op.loc, op.name, f"a copy counted by {self.labels[agent - 2 * self.warps]}", "wrote")
-        self.fail_unordered(touch, at, other, unfenced, touch.atomic)
+        self.tell_unordered(touch, at, other, unfenced, touch.atomic)
 
-    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
+    def tell_warps(self, others: _Times, touch: Touch, late: Bools, unfenced: bool = False) -> None:
+        """The same of what warps have done, `late` [entries, cells, warps]."""
+        if late.any():
+            for at in first_of_each(late, others.op[touch.cells]):
+                self.tell_warp(others, touch, at, unfenced)
+
+    def tell_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool) -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
+        if self.reports.knows("T1", touch.access.op.loc, op.loc):
+            return
         if others.when[cell, warp] == UNENDED:
             other = Side(op.loc, op.name, f"{op.name} of warp {warp}", "may still read", warps=(warp,))
             text = f"which {other.who} at {op.loc} {other.does}"
-            raise advice.race(*self.side(touch, at), other, advice.READING, text)
+            self.reports.tell(advice.race(*self.side(touch, at), other, advice.READING, text))
+            return
         if others in (self.fetchers, self.workers):
             other = Side(op.loc, op.name, f"work of warp {warp}", others.did, warps=(warp,))
         else:
             other = self.other(touch, at, op, others.did, warp, int(others.lane[cell, warp]))
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.fail_unordered(touch, at, other, unfenced, one_atomic)
+        self.tell_unordered(touch, at, other, unfenced, one_atomic)
 
-    def fail_unordered(self, touch: Touch, at: NDArray[Any], other: Side, unfenced: bool, one_atomic: bool) -> None:
+    def tell_unordered(self, touch: Touch, at: NDArray[Any], other: Side, unfenced: bool, one_atomic: bool) -> None:
         """one_atomic: one of the two is atomic, the other is not."""
         side, memory = self.side(touch, at)
         same_warp = other.thread is not None and (other.block, other.warps) == (side.block, side.warps)
         edge = advice.PROXY if unfenced else advice.unordered(other.thread is not None, same_warp, one_atomic)
-        raise advice.race(side, memory, other, edge)
+        self.reports.tell(advice.race(side, memory, other, edge))
 
     def other(self, touch: Touch, at: NDArray[Any], op: Op, did: str, warp: int, lane: int) -> Side:
         """Who did the earlier access, of the block whose memory it is. lane: maybe with `MANY`."""
