@@ -62,7 +62,7 @@ class Loc:
 
     @property
     def lines(self) -> tuple[tuple[str, int], ...]:
-        """File and line of it and of its callers, which say what is one place of a kernel."""
+        """File and line, of it and of its callers."""
         return ((self.file, self.line), *(self.caller.lines if self.caller is not None else ()))
 
 
@@ -221,9 +221,10 @@ class Finding:
     seed: int | None = None
 
     @property
-    def key(self) -> tuple[str, frozenset[Any]]:
-        """Equal for findings that are one: of one code, at the same lines."""
-        return self.code, frozenset(side.loc.lines for side in self.sides)
+    def key(self) -> tuple[str, str, frozenset[tuple[str, int]]]:
+        """Equal for findings that are one: of one code, at the same lines, in the same tile or tensor."""
+        name = "" if self.memory is None else self.memory.name
+        return self.code, name, frozenset((side.loc.file, side.loc.line) for side in self.sides)
 
 
 class EmulatorError(LocatedError):

@@ -88,7 +88,7 @@ class StoreReads:
         ending[rows, warps] = True
         for touch in (reads.touch for reads in self.open):
             left = ending[touch.owners, touch.warps]
-            if left.any():
+            if left.any() and not self.memory.reports.involves(touch.access.op.loc):
                 side, access = self.side(touch, int(np.argmax(left)), "ends"), touch.access
                 text = f"{side.who} ends, and has not waited for {access.op.name}, which may still read {access.label}"
                 memory = Accessed(access.label, "shared", byte=int(access.addresses[0]) - access.base)

@@ -61,7 +61,7 @@ class LastWrites:
             )  # fmt: skip
 
     def tell(self, code: str, what: str, access: Access, cells: Ints, wrong: Bools, why: str, fix: str) -> None:
-        if self.reports.knows(code, access.op.loc):
+        if self.reports.knows(code, access.label, access.op.loc):
             return
         lane, cell = (int(i) for i in np.argwhere(wrong)[0])
         thread, block = int(access.threads[lane]), int(access.blocks[lane])

@@ -346,7 +346,7 @@ class GlobalHistory:
     def tell(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
         """earlier: one access. unfenced: a proxy fence is missing; else nothing orders the two."""
         access, launch, shadow = touch.access, self.shadow.launch, self.shadow
-        if shadow.reports.knows("T1", access.op.loc, shadow.ops[int(earlier.op)].loc):
+        if shadow.reports.knows("T1", access.label, access.op.loc, shadow.ops[int(earlier.op)].loc):
             return
         row, thread = int(touch.rows[entry]), int(touch.threads[entry])
         cluster, id_ = divmod(int(earlier.who), self.stride)

@@ -349,7 +349,7 @@ class SharedHistory:
     def tell_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool) -> None:
         cell = int(touch.cells[tuple(at)])
         op, lane = self.ops[int(self.writer_op[cell])], int(self.lane[cell])
-        if self.reports.knows("T1", touch.access.op.loc, op.loc):
+        if self.reports.knows("T1", touch.access.label, touch.access.op.loc, op.loc):
             return
         agent = self.clocks.agent(self.writer[cell])
         if self.epoch[cell] == UNENDED:
@@ -374,7 +374,7 @@ class SharedHistory:
     def tell_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool) -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
-        if self.reports.knows("T1", touch.access.op.loc, op.loc):
+        if self.reports.knows("T1", touch.access.label, touch.access.op.loc, op.loc):
             return
         if others.when[cell, warp] == UNENDED:
             other = Side(op.loc, op.name, f"{op.name} of warp {warp}", "may still read", warps=(warp,))
