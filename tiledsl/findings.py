@@ -116,6 +116,13 @@ _TABLE = [
         "Q = shared((64,), f32, over=S)\nQ[t] = x\nbarrier()\ny = S[t]",
     ),
     Kind(
+        "T203",
+        "wrong sum",
+        "In exact arithmetic (algebra=), where no addition rounds, an element differs from the reference.",
+        "look for terms that are left out, added twice, or multiplied with those of another place",
+        "for k in range(K - 1):  # the last term of k is left out\n    acc += A[m, k] * B[k, n]",
+    ),
+    Kind(
         "T301",
         "copy nobody waits for",
         "A block ends while an asynchronous copy to its shared memory may be under way.",

@@ -146,11 +146,13 @@ class TileKernel(ByReference):
         Options by name: ``seed=0``, of the order in which warps take turns (0 is the usual one); ``seeds=1``: run under
         the seeds from 0 on, each time on the same inputs; ``raises=True``: else the result says what was found, all of
         it; ``checks=``, ``without=``: names of `findings.CHECKS` or codes, which checks are on; ``baseline=``: a file
-        of findings that are accepted.
+        of findings that are accepted; ``algebra=``: a function of the arguments, whose results those of the kernel are
+        compared with on integers modulo a prime, in place of floats; the arrays are not written then.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
         options = {"seed": None, "seeds": None, "raises": True, "checks": None, "without": (), "baseline": None}
+        options["algebra"] = None
         asked = Asked.of(self.signature, *self._options(kwargs, **options))
         return checked(self.dispatcher, self._on_host(args, kwargs), asked)
 

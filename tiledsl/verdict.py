@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -16,6 +16,7 @@ from tiledsl import html
 from tiledsl.accepted import Acceptance, comments, entry_of, read_baseline, write_baseline
 from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
+from tiledsl.measure import expected_of, require_shape
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
 
@@ -155,15 +156,19 @@ class CheckResult:
 @dataclass(frozen=True)
 class Asked:
     """What a caller asks of a check: under which `seeds`, which checks, what a baseline accepts; `raises`: the first
-    finding that nobody accepts is raised, else it is in the result."""
+    finding that nobody accepts is raised, else it is in the result. `algebra`: None, or the reference for exact
+    arithmetic."""
 
     seeds: tuple[int, ...]
     raises: bool
     selection: Selection
     baseline: tuple[Acceptance, ...]
+    algebra: Callable[..., Any] | None = None
 
     @classmethod
-    def of(cls, called: Named, seed: Any, seeds: Any, raises: bool, checks: Any, without: Any, baseline: Any) -> Asked:
+    def of(
+        cls, called: Named, seed: Any, seeds: Any, raises: bool, checks: Any, without: Any, baseline: Any, algebra: Any
+    ) -> Asked:
         """Raises KernelArgumentError, or UsageError for the baseline."""
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
             if value is not None and (type(value) is not int or value < least):
@@ -180,7 +185,10 @@ class Asked:
             raise argument_error(called, f"baseline is {baseline!r}", "pass the path of a file")
         entries = () if baseline is None else (*read_baseline(Path(baseline)),)
         mine = tuple(entry for entry in entries if entry.kernel == called.name)
-        return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine)
+        if algebra is not None and not callable(algebra):
+            fix = "pass a function of the kernel's arguments, which gets arrays of integers"
+            raise argument_error(called, f"algebra is {algebra!r}", fix)
+        return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine, algebra)
 
 
 def _names(option: str, value: Any) -> list[str]:
@@ -272,9 +280,12 @@ def _run(
     prepared = dispatcher.emulated(arguments).prepared
     if seed == asked.seeds[0]:
         found.acceptances = [*comments(prepared.lines), *asked.baseline]
-    options = Options(checks=True, selection=asked.selection, report=found.add, seed=seed)
+    exact = asked.algebra is not None
+    options = Options(checks=True, selection=asked.selection, report=found.add, residues=exact, seed=seed)
     try:
-        result = dispatcher.emulate(arguments, options)[1]
+        written, result = dispatcher.emulate(arguments, options)
+        if asked.algebra is not None:
+            _compare(dispatcher, arguments, asked.algebra, written, result.tensors, seed)
     except EmulatorError as error:
         if error.finding.code in (*INCOMPLETE, *OWN_FAULT):
             raise
@@ -283,6 +294,33 @@ def _run(
             raise
         return None
     return {(loc.file, loc.line): loc for loc in result.not_run}
+
+
+def _compare(
+    dispatcher: Dispatcher,
+    arguments: Arguments,
+    reference: Callable[..., Any],
+    written: tuple[str, ...],
+    tensors: Mapping[str, Any],
+    seed: int,
+) -> None:
+    """Raises EmulatorError where what the kernel has made of residues is not what the reference does."""
+    import numpy as np
+
+    from tiledsl.backends.emulator.residues import differs, of_argument
+
+    signature = dispatcher.signature
+    mine = {name: info and of_argument(host_array(info), info.dtype) for name, info in arguments.arrays.items()}
+    mine |= {p.name: of_argument(arguments.scalars[p.name], p.dtype) for p in signature.scalars}
+    mine = {p.name: mine[p.name] for p in signature.params}
+    expected = expected_of(dispatcher, reference(*mine.values()), mine, [*written])
+    for name in written:
+        should = np.asarray(expected[name])
+        require_shape(name, tensors[name], should)
+        error = differs(signature.name, signature.loc, name, tensors[name], should)
+        if error is not None:
+            error.finding = replace(error.finding, kernel=signature.name, seed=seed or None)
+            raise error
 
 
 def _behind(accepted: Iterable[Accepted]) -> list[Gap]:

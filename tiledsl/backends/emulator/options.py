@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from numpy.typing import NDArray
+
 from tiledsl.backends.emulator.hooks import Hook
 from tiledsl.errors import HazardError, KernelArgumentError, Loc
 from tiledsl.findings import EVERYTHING, Selection
@@ -40,6 +42,7 @@ class Options:
         chunk and a row of a trace are some. A run that has more is said not to end. TILEDSL_MAX_STEPS sets the default.
     chunk_threads: how many threads are emulated at once (it sets the size of the arrays).
     processors: SMs of the GPU that is emulated, for grids that depend on them.
+    residues: compute on integers modulo a prime in place of floats (`residues`), on copies of the arrays.
     seed: of the order of turns (`chances`), in which it may then have more steps; None and 0 are the usual order.
     """
 
@@ -52,6 +55,7 @@ class Options:
     max_steps: int = field(default_factory=_default_steps)
     chunk_threads: int = 65536
     processors: int = 8
+    residues: bool = False
     seed: int | None = None
 
 
@@ -70,7 +74,9 @@ class TraceRow:
 @dataclass
 class RunResult:
     """`trace`: the rows of the thread that `Options.trace` names, in program order. `not_run`: with checks, a location
-    in each line that no thread executed."""
+    in each line that no thread executed. `tensors`: with residues, what each holds behind the run, as residues in i64
+    or integers."""
 
     trace: list[TraceRow] = field(default_factory=list[TraceRow])
     not_run: list[Loc] = field(default_factory=list[Loc])
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
