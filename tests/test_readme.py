@@ -45,7 +45,9 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
     text = (ROOT / "docs" / "check.md").read_text()
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     programs, shown = ([body for kind, body in fenced if kind == wanted] for wanted in ("python", ""))
-    for name, program in zip(("exchange.py", "use.py", "sums.py", "same_value.py", "test_exchange.py"), programs, strict=True):
+    for name, program in zip(
+        ("exchange.py", "use.py", "sums.py", "same_value.py", "test_exchange.py"), programs, strict=True
+    ):
         (tmp_path / name).write_text(program)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the environment may be older than the plugin
 

@@ -62,11 +62,12 @@ class Mbarriers:
         self.count[rows, columns] = self.pending[rows, columns] = count
         self.bytes[rows, columns] = self.phase[rows, columns] = 0
 
-    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, commits: Ints | None = None) -> None:
-        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`; `commits`: of work
-        that these lanes have begun (`hooks.Sync`)."""
+    def arrive(self, op: Op, owners: Ints, threads: Ints, rows: Ints, columns: Ints, commits: bool = False) -> None:
+        """One arrival an entry: of a thread of the block `owners` at an mbarrier of the block `rows`; `commits`: of
+        work that it has begun (`hooks.Sync`)."""
         blocks, homes, places = owners + self.first, rows + self.first, self.places(columns)
-        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, commits))
+        warps, lanes = np.divmod(threads, WARP)
+        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, lanes, commits))
         for column in np.unique(columns).tolist():
             users = self.users[int(column)]
             users.setdefault(op, set()).update(warps[columns == column].tolist())

@@ -126,6 +126,14 @@ PROXY = Edge(
 )
 
 
+LANES = Edge(
+    "T101",
+    "syncwarp",
+    "and another lane of its warp has arrived without waiting for it",
+    "put a syncwarp() before one lane arrives for its warp, or let all lanes arrive",
+)
+
+
 def unordered(by_thread: bool, same_warp: bool, one_atomic: bool) -> Edge:
     """by_thread: the earlier access, not by a copy. one_atomic: one of the two is, the other is not."""
     name = "syncwarp" if same_warp else "barrier" if by_thread else "mbarrier-wait"

@@ -14,7 +14,7 @@ import numpy as np
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import require_few
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
-from tiledsl.backends.emulator.sanitizer.clocks import Known
+from tiledsl.backends.emulator.sanitizer.clocks import ALL, Known
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
 from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
@@ -58,7 +58,7 @@ class StoreReads:
         self.begin(self.open[-1])
 
     def begin(self, reads: _Reads) -> None:
-        self.memory.begin_reading(reads.touch, (reads.who * self.unit % WARP)[:, None])
+        self.memory.begin_reading(reads.touch, (reads.who % WARP)[:, None])
 
     def commit(self, rows: Ints, threads: Ints) -> None:
         self.committed[rows, threads // self.unit] += 1
@@ -132,6 +132,9 @@ class ProductReads(StoreReads):
         # What all of its warps know.
         known = self.clocks.view_of(self.clocks.known[rows[:, None], warps].min(axis=1))
         super().issue(replace(touch, known=known))
+
+    def begin(self, reads: _Reads) -> None:
+        self.memory.begin_reading(reads.touch, ALL)  # lanes of a warp wait together
 
     def fence(self, rows: Ints, threads: Ints) -> None:
         self.ready[rows, threads // WARP] = True
@@ -214,7 +217,7 @@ class CommittedWork:
     def commit(self, sync: Sync) -> Ints:
         """How many commits there are with this one, of each warp; 0 where another of its threads commits."""
         who = sync.blocks - self.memory.first, sync.warps
-        own = self.lane[who] == sync.commits
+        own = self.lane[who] == sync.lanes
         self.commits[who] += own
         return np.where(own, self.commits[who], 0)
 

@@ -105,7 +105,7 @@ class GlobalHistory:
     groups each thread has."""
 
     def __init__(self, shadow: GlobalShadow, clocks: Clocks, clusters: Clusters, first: int, blocks: int) -> None:
-        self.shadow, self.clocks, self.first = shadow, clocks, first
+        self.shadow, self.clocks, self.clusters, self.first = shadow, clocks, clusters, first
         self.stride = clusters.size * clocks.agents
         self.groups: tuple[Group, ...] = ("bulk", "cp_async")
         self.open: dict[Group, list[_Open]] = {group: [] for group in self.groups}
@@ -121,6 +121,8 @@ class GlobalHistory:
         if region is None:
             return
         touch = self.touch(access, region)
+        if touch.how != BY_TMA:
+            self.clocks.accessed(touch.rows, touch.threads // WARP, touch.lanes)
         if access.kind == "fetch":
             assert columns is not None
             self.load(touch, columns)
@@ -262,6 +264,14 @@ class GlobalHistory:
         clusters, ids = np.divmod(earlier.who, self.stride)
         inside = clusters == touch.clusters[:, None]
         before = inside & (touch.known.of(np.where(inside, ids, 0)) >= earlier.when)
+        if self.clocks.by_lanes.of:
+            ranks, agents = np.divmod(ids, self.clocks.agents)
+            late = inside & ~before & (agents < self.clocks.warps)
+            ranks, agents = np.where(late, ranks, 0), np.where(late, agents, 0)
+            known = touch.known.of(ranks * self.clocks.agents + self.clocks.alone + agents)
+            rows = self.clusters.members[touch.rows[:, None], ranks]
+            unheard = self.clocks.by_lanes.missing(late, rows, agents, earlier.lane, earlier.when, known)
+            before |= late & ~unheard
         own = earlier.who == touch.warps[:, None]
         before &= ~(own & (earlier.lane != touch.lanes[:, None]) & (earlier.when >= touch.synced[:, None]))
         asked = ~inside & (earlier.when > 0) & (earlier.when != UNENDED)

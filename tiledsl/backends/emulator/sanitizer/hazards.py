@@ -238,7 +238,7 @@ class _Blocks(Hook):
     def on_arrive(self, sync: Sync) -> None:
         rows, clocks = sync.blocks - self.first, self.clocks
         if sync.kind == "mbarrier":
-            self.mbarriers.arrive(sync, None if sync.commits is None else self.work.commit(sync))
+            self.mbarriers.arrive(sync, self.work.commit(sync) if sync.commits else None)
         else:
             if sync.kind == "named":
                 self.require_next_round(sync, rows)

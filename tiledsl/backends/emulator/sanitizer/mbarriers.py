@@ -48,7 +48,7 @@ class MbarrierUse:
         """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked. What
         is told of one mbarrier is told of all that have been initialised: they lack the same barrier, or fence."""
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
-        known = self.clocks.known[owners, warps, self.ranks[rows], by]
+        known = self.clocks.arrivals(self.clocks.known[owners, warps, self.ranks[rows]])[np.arange(len(by)), by]
         for at in np.flatnonzero(known < when):
             user, maker = self.cells.warp(owners[at], warps[at]), self.cells.warp(rows[at], by[at])
             label = self.labels[int(columns[at])]
@@ -76,7 +76,7 @@ class MbarrierUse:
             warps = sync.warps[remote]
             self.visits[rows[remote], self.ranks[owners[remote]], warps] = self.clocks.now(owners[remote], warps)
         if commits is None:
-            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
+            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps, sync.lanes)
         else:
             self.clocks.release_work((rows, columns), owners, sync.warps, commits)
 
@@ -107,7 +107,7 @@ class MbarrierUse:
         self.init_fence[rows, columns] = self.clocks.now(rows, self.init_warp[rows, columns].astype(np.int64))
 
     def exit(self, rows: Ints, warps: Ints) -> None:
-        np.maximum.at(self.ended, rows, self.clocks.known[rows, warps])
+        np.maximum.at(self.ended, rows, self.clocks.arrivals(self.clocks.known[rows, warps]))
 
     def end(self, loc: Loc) -> None:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.sanitizer import advice
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer.clocks import ALL, Clocks, Known, ProxyFences, View
 from tiledsl.backends.emulator.sanitizer.reports import Reports, first_of_each
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
 from tiledsl.errors import Accessed, HazardError, Side
@@ -149,6 +149,11 @@ class SharedHistory:
             return
         writer = self.writer.take(cells)
         late = touch.known.of(writer) < epoch
+        if self.clocks.by_lanes.of:
+            agents = writer % self.clocks.agents
+            by_warp = agents < self.warps
+            released = self.unheard(touch, late & by_warp, np.where(by_warp, agents, 0), self.lane.take(cells), epoch)
+            late &= ~by_warp | released
         if touch.access.until == "commit":
             late &= writer != self.clocks.ids(touch.owners, self.clocks.work + touch.warps)[:, None]
         if touch.lanes is not None:
@@ -185,15 +190,29 @@ class SharedHistory:
         cells = touch.cells
         when = others.when[cells]
         late = when > self.seen(touch, self.clocks.work if others is self.workers else 0)
+        if self.clocks.by_lanes.of and others is not self.workers:
+            late = self.unheard(touch, late, np.arange(self.warps), others.lane[cells], when)
         own = np.arange(self.warps) == touch.warps[:, None]
         if others is self.workers and touch.access.until == "commit":
             late &= ~own[:, None, :]
         if touch.lanes is not None:
             synced = self.clocks.synced[touch.owners, touch.warps][:, None, None]
-            other = others.lane[cells] != touch.lanes[:, :, None]
+            lanes = others.lane[cells]
+            other = (lanes != touch.lanes[:, :, None]) & (lanes != ALL)
             late |= own[:, None, :] & other & (when >= synced)
         late &= when > 0
         self.tell_warps(others, touch, late)
+
+    def unheard(self, touch: Touch, late: Bools, warps: Any, lanes: Any, since: Any) -> Bools:
+        """Which of `late` no lane has released alone, so that `touch` knows of it."""
+        rows = touch.rows.reshape(-1, *[1] * (late.ndim - 1))
+        known = touch.known.of(self.clocks.ids(rows, self.clocks.alone + warps))
+        return self.clocks.by_lanes.missing(late, rows, warps, lanes, since, known)
+
+    def heard(self, touch: Touch, ids: Ints) -> Any:
+        """The counts of warps that `touch` knows, or has heard of from some of their lanes."""
+        known = touch.known.of(ids)
+        return np.maximum(known, touch.known.of(ids + self.clocks.alone)) if self.clocks.by_lanes.of else known
 
     def seen(self, touch: Touch, agents: int) -> Any:
         """The counts that `touch` has of agents `agents` ... of the block whose memory it is, one a warp: [entries, 1,
@@ -215,8 +234,8 @@ class SharedHistory:
         late = by_warp & (touch.known.of(ids + self.warps) <= epoch)
         if not late.any():
             return
-        known, rows = touch.known.of(ids), touch.rows[:, None]
-        late = self.fences.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
+        known, rows = self.heard(touch, ids), touch.rows[:, None]
+        late = self.clocks.fenced_by_lanes.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
         self.tell_writers(touch, late, unfenced=True)
 
     def against_unfenced_readers(self, touch: Touch) -> None:
@@ -237,7 +256,8 @@ class SharedHistory:
             return
         self.against(others, touch)
         rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), others.lane[cells]
-        late = self.fences.missing(late, rows, warps, lanes, when, self.seen(touch, 0))
+        known = self.heard(touch, self.clocks.ids(touch.rows[:, None], np.arange(self.warps)))[:, None, :]
+        late = self.clocks.fenced_by_lanes.missing(late, rows, warps, lanes, when, known)
         self.tell_warps(others, touch, late, unfenced=True)
 
     # -- what is remembered --------------------------------------------------------------------
@@ -248,8 +268,15 @@ class SharedHistory:
             self.remember(self.updates, touch)
             return
         self.write(touch, touch.lanes, self.clocks.now(touch.owners, touch.warps)[:, None])
+        self.accessed(touch)
+
+    def accessed(self, touch: Touch) -> None:
+        """By threads; all lanes of a warp move a matrix."""
         if not self.simple:
-            self.fences.accessed(touch.owners, touch.warps, touch.lanes[:, 0], touch.access.held != "")
+            assert touch.lanes is not None
+            lanes = slice(None) if touch.access.held else touch.lanes[:, 0]
+            self.fences.accessed(touch.owners, touch.warps, lanes)
+            self.clocks.accessed(touch.owners, touch.warps, lanes)
 
     def begin_writing(self, touch: Touch) -> None:
         """A copy begins. Nobody may touch its bytes, the thread that copies included, before it has waited for it."""
@@ -286,11 +313,10 @@ class SharedHistory:
         who = touch.owners, touch.warps
         number = self.ops.number(touch.access.op)
         times.remember(touch.cells, touch.warps, touch.lanes, self.clocks.now(*who), self.clocks.synced[who], number)
-        if not self.simple:
-            self.fences.accessed(*who, touch.lanes[:, 0], touch.access.held != "")
+        self.accessed(touch)
 
-    def begin_reading(self, touch: Touch, lanes: Ints | int = 0) -> None:
-        """`lanes`: who will have waited for it."""
+    def begin_reading(self, touch: Touch, lanes: Ints | int) -> None:
+        """`lanes`: who will have waited for it; `ALL`."""
         at, fetchers = touch.cells * self.warps + touch.warps[:, None], self.fetchers
         fetchers.any = True
         fetchers.when.reshape(-1)[at], fetchers.lane.reshape(-1)[at] = UNENDED, lanes
@@ -363,7 +389,10 @@ class SharedHistory:
             other = Side(op.loc, op.name, f"work of warp {agent - self.clocks.work}", "wrote")
         else:
             other = Side(op.loc, op.name, f"a copy counted by {self.labels[agent - 2 * self.warps]}", "wrote")
-        self.tell_unordered(touch, at, other, unfenced, touch.atomic)
+        alone = agent < self.warps and self.is_heard(touch, at, int(self.writer[cell]), int(self.epoch[cell]))
+        self.tell_unordered(
+            touch, at, other, advice.LANES if alone else advice.PROXY if unfenced else None, touch.atomic
+        )
 
     def tell_warps(self, others: _Times, touch: Touch, late: Bools, unfenced: bool = False) -> None:
         """The same of what warps have done, `late` [entries, cells, warps]."""
@@ -386,14 +415,27 @@ class SharedHistory:
         else:
             other = self.other(touch, at, op, others.did, warp, int(others.lane[cell, warp]))
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.tell_unordered(touch, at, other, unfenced, one_atomic)
+        id_ = int(self.clocks.ids(touch.rows[at[:1]], warp)[0])
+        alone = others is not self.workers and self.is_heard(touch, at, id_, int(others.when[cell, warp]))
+        edge = advice.LANES if alone else advice.PROXY if unfenced else None
+        self.tell_unordered(touch, at, other, edge, one_atomic)
 
-    def tell_unordered(self, touch: Touch, at: NDArray[Any], other: Side, unfenced: bool, one_atomic: bool) -> None:
-        """one_atomic: one of the two is atomic, the other is not."""
+    def tell_unordered(
+        self, touch: Touch, at: NDArray[Any], other: Side, edge: advice.Edge | None, one_atomic: bool
+    ) -> None:
+        """edge: if it is known. one_atomic: one of the two is atomic, the other is not."""
         side, memory = self.side(touch, at)
         same_warp = other.thread is not None and (other.block, other.warps) == (side.block, side.warps)
-        edge = advice.PROXY if unfenced else advice.unordered(other.thread is not None, same_warp, one_atomic)
+        edge = edge or advice.unordered(other.thread is not None, same_warp, one_atomic)
         self.reports.tell(advice.race(side, memory, other, edge))
+
+    def is_heard(self, touch: Touch, at: NDArray[Any], id_: int, when: int) -> bool:
+        """Does `touch` know of a later arrival by another lane of the warp `id_`, and not of the warp's?"""
+        known = touch.known.part(np.arange(len(touch.rows)) == at[0])
+        ids = np.array([[id_]])
+        return bool(self.clocks.by_lanes.of) and int(known.of(ids)[0, 0]) < when <= int(
+            known.of(ids + self.clocks.alone)[0, 0]
+        )
 
     def other(self, touch: Touch, at: NDArray[Any], op: Op, did: str, warp: int, lane: int) -> Side:
         """Who did the earlier access, of the block whose memory it is. lane: maybe with `MANY`."""
