@@ -147,12 +147,13 @@ class TileKernel(ByReference):
         the seeds from 0 on, each time on the same inputs; ``raises=True``: else the result says what was found, all of
         it; ``checks=``, ``without=``: names of `findings.CHECKS` or codes, which checks are on; ``baseline=``: a file
         of findings that are accepted; ``algebra=``: a function of the arguments, whose results those of the kernel are
-        compared with on integers modulo a prime, in place of floats; the arrays are not written then.
+        compared with on integers modulo a prime, in place of floats; the arrays are not written then;
+        ``unwritten="C"``: names of arrays that hold nothing yet.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
         options = {"seed": None, "seeds": None, "raises": True, "checks": None, "without": (), "baseline": None}
-        options["algebra"] = None
+        options |= {"algebra": None, "unwritten": ()}
         asked = Asked.of(self.signature, *self._options(kwargs, **options))
         return checked(self.dispatcher, self._on_host(args, kwargs), asked)
 

@@ -18,10 +18,11 @@ from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
 from tiledsl.measure import expected_of, require_shape
 from tiledsl.runtime.arrays import host_array
-from tiledsl.signatures.specialize import Named, argument_error
+from tiledsl.signatures.specialize import argument_error
 
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
+    from tiledsl.signatures.signature import Signature
 
 __all__ = ["MOST", "SCHEMA", "Accepted", "Asked", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
 
@@ -157,17 +158,27 @@ class CheckResult:
 class Asked:
     """What a caller asks of a check: under which `seeds`, which checks, what a baseline accepts; `raises`: the first
     finding that nobody accepts is raised, else it is in the result. `algebra`: None, or the reference for exact
-    arithmetic."""
+    arithmetic. `unwritten`: tensors that hold nothing yet."""
 
     seeds: tuple[int, ...]
     raises: bool
     selection: Selection
     baseline: tuple[Acceptance, ...]
     algebra: Callable[..., Any] | None = None
+    unwritten: frozenset[str] = frozenset()
 
     @classmethod
     def of(
-        cls, called: Named, seed: Any, seeds: Any, raises: bool, checks: Any, without: Any, baseline: Any, algebra: Any
+        cls,
+        called: Signature,
+        seed: Any,
+        seeds: Any,
+        raises: bool,
+        checks: Any,
+        without: Any,
+        baseline: Any,
+        algebra: Any,
+        unwritten: Any,
     ) -> Asked:
         """Raises KernelArgumentError, or UsageError for the baseline."""
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
@@ -178,6 +189,7 @@ class Asked:
         try:
             names = None if checks is None else _names("checks", checks)
             selection = selected(names, _names("without", without))
+            empty = frozenset(_names("unwritten", unwritten))
         except ValueError as error:
             problem, _, fix = str(error).partition("\n  fix: ")
             raise argument_error(called, problem, fix) from error
@@ -188,18 +200,22 @@ class Asked:
         if algebra is not None and not callable(algebra):
             fix = "pass a function of the kernel's arguments, which gets arrays of integers"
             raise argument_error(called, f"algebra is {algebra!r}", fix)
-        return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine, algebra)
+        if unknown := empty - {tensor.name for tensor in called.tensors}:
+            fix = f"name some of {', '.join(tensor.name for tensor in called.tensors)}"
+            raise argument_error(called, f"unwritten names {', '.join(sorted(unknown))}, which is no tensor", fix)
+        return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine, algebra, empty)
 
 
 def _names(option: str, value: Any) -> list[str]:
     """Raises ValueError."""
+    example = "C" if option == "unwritten" else "T101, global"
     if isinstance(value, str):
         return value.replace(",", " ").split()
     if isinstance(value, (tuple, list, set, frozenset)) and all(
         isinstance(name, str) for name in cast("Iterable[object]", value)
     ):
         return [*value]
-    raise ValueError(f"{option} is {value!r}\n  fix: pass names of checks, or codes: {option}='T101, global'")
+    raise ValueError(f"{option} is {value!r}\n  fix: pass names: {option}='{example}'")
 
 
 class _Found:
@@ -280,8 +296,14 @@ def _run(
     prepared = dispatcher.emulated(arguments).prepared
     if seed == asked.seeds[0]:
         found.acceptances = [*comments(prepared.lines), *asked.baseline]
-    exact = asked.algebra is not None
-    options = Options(checks=True, selection=asked.selection, report=found.add, residues=exact, seed=seed)
+    options = Options(
+        checks=True,
+        selection=asked.selection,
+        unwritten=asked.unwritten,
+        report=found.add,
+        residues=asked.algebra is not None,
+        seed=seed,
+    )
     try:
         written, result = dispatcher.emulate(arguments, options)
         if asked.algebra is not None:

@@ -98,3 +98,11 @@ def beyond(X: Global[f32, N]):
     t = grid(1) + threads(64)
     X[t + 64] = f32(3)  # tiledsl: accept T501 because the array is followed by another one
     X[t] = f32(4)
+
+
+@tile_kernel
+def written_first(X: Global[f32, N], Y: Global[f32, N]):
+    t = grid(1) + threads(64)
+    Y[t] = X[t]
+    X[t] = Y[t]
+    Y[t] += X[t]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import several_findings as kernels
@@ -287,3 +289,45 @@ def test_an_error_of_the_emulator_has_a_line(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(EmulatorError) as caught:
         kernels.race_and_more.check(values(), RIGHT=False, without="T1, T2")
     assert caught.value.finding.code == "T501" and caught.value.finding.kernel == "race_and_more"
+
+
+# -- arrays that hold nothing ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["coarsen_2d", "fastest", "mma_fastest", "hopper_fastest", "hopper_store"])
+def test_the_gallery_reads_no_element_of_an_empty_c(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a beta of 0 nobody reads C; with another one each kernel does, which is found at its line."""
+    monkeypatch.syspath_prepend(str(HERE.parents[1] / "examples" / "gemm"))
+    gallery = import_module("gallery")
+    kernel = gallery.load(next(e for e in (*gallery.GALLERY, *gallery.HOPPER) if e.kernel == name))
+    dtype = np.float32 if name in ("coarsen_2d", "fastest") else ml_dtypes.bfloat16
+    memory = np.ones((72, 96), dtype)
+    A, B, C = np.ones((72, 40), dtype), np.ones((40, 80), dtype), memory[:, :80]
+    given = gallery.as_given(kernel, A, B, C)
+    assert not kernel.check(*given, unwritten="C").findings
+    if "beta" not in {scalar.name for scalar in kernel.signature.scalars}:
+        return
+    adds = {"beta": 2.0, **({"ADD_C": True} if name == "hopper_fastest" else {})}
+    for asked in ({}, {"checks": "uninitialised"}):
+        result = kernel.check(*given, **adds, unwritten=["C"], raises=False, **asked)
+        (found,) = result.findings
+        assert (found.code, found.memory.name, found.memory.space) == ("T201", "C", "global")
+        assert f"reads {found.memory}, which no thread has written and the caller left empty" in found.message
+    assert not kernel.check(*given, **adds, unwritten="C", without="T201").findings
+    assert not kernel.check(*given, **adds).findings
+
+
+def test_what_the_kernel_has_written_may_be_read() -> None:
+    """X is read and written by the same threads, in this order and in the other."""
+    assert kernels.written_first.check(values(), values(), unwritten="Y")
+    result = kernels.written_first.check(values(), values(), unwritten="X, Y", raises=False)
+    assert [(f.code, str(f.memory)) for f in result.findings] == [("T201", "X[0]")]
+
+
+def test_only_tensors_are_unwritten() -> None:
+    with pytest.raises(KernelArgumentError, match="unwritten names Z, which is no tensor\n  fix: name some of X, Y"):
+        kernels.two_races.check(values(128), values(128), unwritten="X Z")
+    with pytest.raises(KernelArgumentError, match="unwritten is 1\n  fix: pass names: unwritten='C'"):
+        kernels.two_races.check(values(128), values(128), unwritten=1)
+    asked = ["check", f"{FILE}:written_first", "--size", "N=64", "--unwritten"]
+    assert (main([*asked, "Y"]), main([*asked, "X"]), main([*asked, "Z"])) == (0, 3, 2)

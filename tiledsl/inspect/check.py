@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algebra", metavar="NAME", help="compute on integers; NAME: the reference, of the kernel's file"
     )
+    parser.add_argument("--unwritten", default="", metavar="NAMES", help="arrays that hold nothing yet, as C")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="accept the findings that it lists")
     parser.add_argument("--write-baseline", type=Path, metavar="FILE", help="add the findings to it")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     spec, _ = kernel.specialized(None, settings)
     given = arguments_of(kernel, spec, values, random_arrays())
     consts = {const.name: settings[const.name] for const in kernel.signature.consts if const.name in settings}
-    names = "seed", "seeds", "checks", "without", "baseline"
+    names = "seed", "seeds", "checks", "without", "baseline", "unwritten"
     options = {name: getattr(arguments, name) for name in names}
     if arguments.algebra is not None:
         options["algebra"] = kernel.fn.__globals__.get(arguments.algebra)

@@ -174,7 +174,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
             options.report(error)
 
         reports = Reports(options.selection, take)
-        checks = prepared.checks.of_launch(launch, reports)
+        checks = prepared.checks.of_launch(launch, reports, options.unwritten)
         hooks = hooks if checks is None else (checks, *hooks)
     stdout = options.stdout or sys.stdout
     shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)

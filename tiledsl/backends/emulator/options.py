@@ -34,6 +34,7 @@ class Options:
     checks: report races on shared and global memory, reads of shared bytes that nobody wrote, asynchronous copies that
         nobody waited for, and what TMA and wgmma must not meet.
     selection: which of these.
+    unwritten: names of tensors that hold nothing, so that what the kernel has not written is not to be read.
     report: is called with each finding that the run can go on behind, and does if this returns; else it is raised.
     hooks: clients that hear of every access, and of all that orders accesses.
     stdout: where `print` writes; None is `sys.stdout`.
@@ -48,6 +49,7 @@ class Options:
 
     checks: bool = False
     selection: Selection = EVERYTHING
+    unwritten: frozenset[str] = frozenset()
     report: Callable[[HazardError], None] = _raise
     hooks: tuple[Hook, ...] = ()
     stdout: TextIO | None = None

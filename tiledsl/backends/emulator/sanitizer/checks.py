@@ -1,15 +1,47 @@
-"""A check of shared memory: reads of what nobody wrote, or wrote through another tile last."""
+"""Reads of memory that nobody wrote, or of shared memory that was last written through another tile."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tiledsl.backends.emulator.hooks import Access, Bools, Ints
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.rules.memory import shared_bases
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ops
-from tiledsl.errors import HazardError
+from tiledsl.errors import Accessed, HazardError
 from tiledsl.ir.ops import mem
+
+
+class Unwritten:
+    """Reports when a thread reads an element of a tensor that holds nothing yet, as the caller says (`names`), and that
+    nobody in the launch has written. `written`: by tensor, of each element that its memory has room for."""
+
+    def __init__(self, launch: LaunchInfo, names: frozenset[str], reports: Reports) -> None:
+        self.launch, self.reports = launch, reports
+        self.tensors = {tensor.label: tensor for tensor in launch.tensors if tensor.label in names}
+        self.written = {name: np.zeros(t.bytes // t.size, np.bool_) for name, t in self.tensors.items()}
+
+    def access(self, access: Access) -> None:
+        tensor = self.tensors.get(access.label)
+        if tensor is None:
+            return
+        written, first = self.written[access.label], (access.addresses - tensor.low) // tensor.size
+        elements = first[:, None] + np.arange(max(1, access.width // tensor.size))
+        if access.kind in ("read", "atomic", "fetch") and not (there := written[elements]).all():
+            self.tell(access, tensor, *np.argwhere(~there)[0].tolist())
+        if access.kind in ("write", "atomic", "async"):
+            written[elements] = True
+
+    def tell(self, access: Access, tensor: TensorInfo, entry: int, element: int) -> None:
+        blocks = access.blocks if access.owners is None else access.owners
+        side = self.launch.side(access.op, "reads", int(blocks[entry]), thread=int(access.threads[entry]))
+        at = int(access.addresses[entry]) + element * tensor.size
+        memory = Accessed(access.label, "global", tensor.element(at), at - tensor.base, access.width)
+        message = (
+            f"uninitialised read: {side.who} reads {memory}, which no thread has written and the caller left empty"
+        )
+        fix = "write the element before it is read, or do not read it: 0 times what happens to be there may be NaN"
+        self.reports.tell(HazardError(message, access.op.loc, fix, code="T201", sides=(side,), memory=memory))
 
 
 class LastWrites:

@@ -18,7 +18,7 @@ from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Ints
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
-from tiledsl.backends.emulator.sanitizer.checks import LastWrites
+from tiledsl.backends.emulator.sanitizer.checks import LastWrites, Unwritten
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting, NamedRounds
 from tiledsl.backends.emulator.sanitizer.global_memory import GlobalHistory, GlobalShadow
@@ -63,34 +63,35 @@ class Checks:
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         self.mbarriers = 0 if self.simple else (sum(b for _, b, u64 in set(bases) if u64) + sum(tiles)) // U64.bytes
 
-    def of_launch(self, launch: LaunchInfo, reports: Reports) -> Hook | None:
-        """None if no access matters to the checks that are on."""
+    def of_launch(self, launch: LaunchInfo, reports: Reports, unwritten: frozenset[str]) -> Hook | None:
+        """None if no access matters to the checks that are on. unwritten: tensors that hold nothing yet."""
         for error in self.registers if "registers" in reports.selection else ():
             reports.tell(error)
         selection = reports.selection
+        empty = Unwritten(launch, unwritten if "T201" in selection else frozenset(), reports)
         if any(name in selection for name in ("shared", "global", "barriers")):
-            return _Launch(self, GlobalShadow(launch, self.uses, reports), reports)
-        return _Writes(self, reports) if "uninitialised" in selection else None
+            return _Launch(self, GlobalShadow(launch, self.uses, reports), reports, empty)
+        return _Writes(self, reports, empty) if "uninitialised" in selection else None
 
 
 class _Launch(Hook):
     """What is known of global memory."""
 
-    def __init__(self, kernel: Checks, shadow: GlobalShadow, reports: Reports) -> None:
-        self.kernel, self.shadow, self.reports = kernel, shadow, reports
+    def __init__(self, kernel: Checks, shadow: GlobalShadow, reports: Reports, unwritten: Unwritten) -> None:
+        self.kernel, self.shadow, self.reports, self.unwritten = kernel, shadow, reports, unwritten
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        return _Blocks(self.kernel, self.shadow, launch, first, count, self.reports)
+        return _Blocks(self.kernel, self.shadow, launch, first, count, self.reports, self.unwritten)
 
 
 class _Writes(Hook):
     """Finds uninitialised reads alone: no clock runs. `cells`, `writes`: of some blocks."""
 
-    def __init__(self, kernel: Checks, reports: Reports) -> None:
-        self.kernel, self.reports = kernel, reports
+    def __init__(self, kernel: Checks, reports: Reports, unwritten: Unwritten) -> None:
+        self.kernel, self.reports, self.unwritten = kernel, reports, unwritten
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        blocks = _Writes(self.kernel, self.reports)
+        blocks = _Writes(self.kernel, self.reports, self.unwritten)
         blocks.cells = Cells(launch, first, count)
         blocks.writes = LastWrites(blocks.cells, self.kernel.overlapping, self.reports)
         return blocks
@@ -101,6 +102,8 @@ class _Writes(Hook):
     def on_access(self, access: Access) -> None:
         if len(access.blocks) and access.space == "shared":
             self.writes.access(access, self.cells.touched(access))
+        elif access.space == "global":
+            self.unwritten.access(access)
 
     def on_delivery(self, access: Access) -> None:
         self.writes.write(access, self.cells.touched(access))
@@ -111,9 +114,16 @@ class _Blocks(Hook):
     on?"""
 
     def __init__(
-        self, kernel: Checks, shadow: GlobalShadow, launch: LaunchInfo, first: int, count: int, reports: Reports
+        self,
+        kernel: Checks,
+        shadow: GlobalShadow,
+        launch: LaunchInfo,
+        first: int,
+        count: int,
+        reports: Reports,
+        unwritten: Unwritten,
     ) -> None:
-        self.loc, self.first, self.reports = kernel.loc, first, reports
+        self.loc, self.first, self.reports, self.unwritten = kernel.loc, first, reports, unwritten
         self.shared, selection = "shared" in reports.selection, reports.selection
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
@@ -152,8 +162,11 @@ class _Blocks(Hook):
                 self.touch(self.memory.touch(access, cells))
             if self.last_writes is not None:
                 self.last_writes.access(access, cells, self.reports.wrong == wrong)
-        elif self.globals is not None:
-            self.globals.access(access, None if access.mbarriers is None else self.mbarriers.columns(access.mbarriers))
+        else:
+            self.unwritten.access(access)
+            if self.globals is not None:
+                columns = None if access.mbarriers is None else self.mbarriers.columns(access.mbarriers)
+                self.globals.access(access, columns)
         if access.order is not None and self.atomics is not None:
             self.atomics.access(access)
 
