@@ -43,7 +43,7 @@ __all__ = [
 
 PRIME = 65521
 """The largest one of 16 bits: a wrong element is right by chance once in so many."""
-NONE = 65535
+NONE = (1 << 16) - 1
 """Of what is no number. All bits from PRIME on count as it."""
 
 # -- floats and residues ---------------------------------------------------------------------------
