@@ -39,6 +39,14 @@ class Relation:
     atomic: tuple[bool, bool]
 
 
+NARROW = Edge(
+    "T102",
+    "scope",
+    "and the arrival between the two has the scope of a block, which orders shared memory alone",
+    'leave out scope="cta" of the arrival at the mbarrier and of the wait',
+)
+
+
 def of(relation: Relation) -> Edge:
     """In global memory."""
     edge = _waited(relation) if relation.open else _ordered(relation)

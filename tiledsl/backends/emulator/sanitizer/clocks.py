@@ -2,7 +2,7 @@
 
 Each warp has a count, and what it does belongs to its count at that time. A release publishes the clock of its warp and
 increments its count; an acquire merges what was published into the clock of its warp. An access of one warp happens
-before another warp's if that warp's clock has a count of the first at least as high. Five kinds of *agents* have
+before another warp's if that warp's clock has a count of the first at least as high. Six kinds of *agents* have
 counts, in every block of a cluster:
 
 - warps: `warp`;
@@ -13,7 +13,10 @@ counts, in every block of a cluster:
   ended;
 - releases by some lanes of a warp alone, in kernels with mbarriers: `alone + warp` is the warp's count at the last one.
   Where other lanes have made accesses since all have met, such a release lets others know of what the warp did before
-  it met, and of what these lanes did since (`LaneCounts`).
+  it met, and of what these lanes did since (`LaneCounts`);
+- warps again, in clusters of kernels where some arrivals have the scope of a block: `far + warp` is the count of a warp
+  of another block up to which its accesses to global memory are known. Such an arrival in another block orders shared
+  memory alone.
 
 After a barrier of a whole block all of its warps have one count, above all that they had before. So where only such
 barriers order warps, one number for each block, `met`, is enough for what happened before its last barrier.
@@ -134,13 +137,17 @@ class Clocks:
     touched: Bools | None = None
     """[blocks, warps, 32]: lanes that have made an access since those of their warp have met; None: nobody asks."""
 
-    def __init__(self, clusters: Clusters, first: int, blocks: int, warps: int, mbarriers: int, commits: bool) -> None:
+    def __init__(
+        self, clusters: Clusters, first: int, blocks: int, warps: int, mbarriers: int, commits: bool, narrow: bool
+    ) -> None:
         """Of the blocks `first` ..., whole clusters."""
         self.ranks, self.clusters, self.warps = clusters.rank, clusters.number, warps
         self.in_grid = clusters.number + first // clusters.size
         self.work = 2 * warps + mbarriers
         self.alone = self.work + (warps if commits else 0)
-        self.agents = self.alone + (warps if mbarriers else 0)
+        self.far = self.alone + (warps if mbarriers else 0)
+        self.narrow = narrow and clusters.size > 1
+        self.agents = self.far + (warps if self.narrow else 0)
         self.by_lanes, self.fenced_by_lanes = LaneCounts(), LaneCounts()
         if mbarriers:
             self.touched = np.zeros((blocks, warps, WARP), np.bool_)
@@ -180,6 +187,8 @@ class Clocks:
     def tick(self, rows: Ints, warps: Ints) -> None:
         """Increments the counts of these warps, each named once."""
         self.known[rows, warps, self.ranks[rows], warps] += 1
+        if self.narrow:
+            self.known[rows, warps, self.ranks[rows], self.far + warps] = self.now(rows, warps)
 
     def sync(self, rows: Ints, warps: Ints) -> None:
         """All lanes of these warps, each named once, meet."""
@@ -194,10 +203,19 @@ class Clocks:
             self.touched[rows, warps, lanes] = True
 
     def release(
-        self, meeting: Meeting, places: tuple[Ints, ...], rows: Ints, warps: Ints, lanes: Ints | None = None
+        self,
+        meeting: Meeting,
+        places: tuple[Ints, ...],
+        rows: Ints,
+        warps: Ints,
+        lanes: Ints | None = None,
+        narrow: Bools | None = None,
     ) -> None:
-        """Warps, one an entry and maybe named twice, release their clocks at these places. lanes: they alone do."""
+        """Warps, one an entry and maybe named twice, release their clocks at these places. lanes: they alone do.
+        narrow: which order shared memory alone."""
         known = self.known[rows, warps]
+        if narrow is not None and self.narrow:
+            known[narrow, :, self.far :] = 0
         if lanes is not None and self.touched is not None:
             made = np.zeros_like(self.touched)
             made[rows, warps, lanes] = True
@@ -213,6 +231,8 @@ class Clocks:
         ranks, count = self.ranks[rows], self.now(rows, warps) + 1
         met, fences = self.synced[rows, warps] - 1, known[entry, ranks, self.warps + warps]
         known[entry, ranks, warps], known[entry, ranks, self.alone + warps] = met, count
+        if self.narrow:
+            known[entry, ranks, self.far + warps] = np.minimum(known[entry, ranks, self.far + warps], met)
         known[entry, ranks, self.warps + warps] = np.minimum(fences, met)
         for row, warp, when, fence in np.unique(np.stack([rows, warps, count, fences]), axis=1).T.tolist():
             self.by_lanes.add(row, warp, when, made[row, warp])
@@ -221,9 +241,9 @@ class Clocks:
     def arrivals(self, known: Known) -> Known:
         """A copy of clocks [..., agents], with the count up to which each has heard of any lane of a warp."""
         heard = known.copy()
-        if self.agents > self.alone:
+        if self.far > self.alone:
             warps = heard[..., : self.warps]
-            np.maximum(warps, known[..., self.alone :], out=warps)
+            np.maximum(warps, known[..., self.alone : self.far], out=warps)
         return heard
 
     def release_work(self, places: tuple[Ints, ...], rows: Ints, warps: Ints, counts: Ints) -> None:
@@ -231,6 +251,8 @@ class Clocks:
         happens after what the warp had waited for; the arrival does not release what the warp did itself."""
         known, entry, ranks = self.known[rows, warps], np.arange(len(rows)), self.ranks[rows]
         known[entry, ranks, warps] = known[entry, ranks, self.warps + warps] = 0
+        if self.narrow:
+            known[entry, ranks, self.far + warps] = 0
         known[entry, ranks, self.work + warps] = counts
         self.mbarriers.release(places, known)
 
@@ -247,6 +269,8 @@ class Clocks:
         self.known[rows] = everybody[:, None]
         warps = np.arange(self.warps)
         self.known[rows[:, None], warps, self.ranks[rows][:, None], warps] = before[:, None] + 1
+        if self.narrow:
+            self.known[rows[:, None], warps, self.ranks[rows][:, None], self.far + warps] = before[:, None] + 1
         self.synced[rows] = before[:, None] + 1
         self.met[rows] = before
         if self.touched is not None:

@@ -263,7 +263,7 @@ class GlobalHistory:
         """Which of these happen before `touch`."""
         clusters, ids = np.divmod(earlier.who, self.stride)
         inside = clusters == touch.clusters[:, None]
-        before = inside & (touch.known.of(np.where(inside, ids, 0)) >= earlier.when)
+        before = inside & (touch.known.of(np.where(inside, self.across(ids, touch), 0)) >= earlier.when)
         if self.clocks.by_lanes.of:
             ranks, agents = np.divmod(ids, self.clocks.agents)
             late = inside & ~before & (agents < self.clocks.warps)
@@ -279,6 +279,14 @@ class GlobalHistory:
             published = self.shadow.published
             before |= published.comes_before(asked, clusters, ids, earlier.when, touch.known, touch.clusters)
         return before
+
+    def across(self, ids: Ints, touch: _Touch) -> Ints:
+        """For warps of other blocks of the cluster the agents that say what is known of them in global memory."""
+        if not self.clocks.narrow:
+            return ids
+        ranks, agents = np.divmod(ids, self.clocks.agents)
+        others = (agents < self.clocks.warps) & (ranks != self.clocks.ranks[touch.rows][:, None])
+        return np.where(others, ids + self.clocks.far, ids)
 
     def include_each_other(self, earlier: Entries, touch: _Touch) -> Bools:
         """Are both atomic, with scopes that include the other's thread?"""
@@ -383,6 +391,9 @@ class GlobalHistory:
         side = launch.side(access.op, does, row + self.first, thread=thread)
         memory = touch.region.memory(int(touch.cells[entry, cell]), access.width)
         edge = advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
+        if self.clocks.narrow and relation.same_cluster and by_thread and not (unfenced or open_):
+            known = touch.known.part(np.arange(len(touch.rows)) == entry).of(np.array([[id_]]))
+            edge = advice.NARROW if known[0, 0] >= int(earlier.when) else edge
         shadow.reports.tell(advice.race(side, memory, other, edge))
 
 

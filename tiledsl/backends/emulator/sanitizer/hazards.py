@@ -29,7 +29,7 @@ from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import gpu, mem, tile, wgmma
+from tiledsl.ir.ops import barriers, gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
 
 _OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
@@ -48,14 +48,16 @@ class Checks:
     read and was never written, and registers that are used too early, which need no run (`registers`).
 
     `uses`: what the kernel does with tensors. What can order its warps: `mbarriers`: at most so many are there.
-    `atomics`: whether releases and acquires do. `commits`: whether commits of work do, which arrive at mbarriers.
-    `simple`: whether nothing but barriers of whole blocks does. `overlapping`: are there tiles with bytes in common?
+    `atomics`: whether releases and acquires do. `narrow`: have some arrivals the scope of a block? `commits`: whether
+    commits of work do, which arrive at mbarriers. `simple`: whether nothing but barriers of whole blocks does.
+    `overlapping`: are there tiles with bytes in common?
     """
 
     def __init__(self, kernel: Kernel) -> None:
         ops = list(kernel.walk())
         self.loc, self.uses, self.registers = kernel.loc, uses_of(kernel), [*check_registers(kernel)]
         self.atomics = any(op.sync.releases or op.sync.acquires for op in ops)
+        self.narrow = any(isinstance(op, barriers.Arrive) and op.reach == "cta" for op in ops)
         self.commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
         self.simple = not self.atomics and not any(_orders_some(op) for op in ops)
         bases = sorted((op.offset, op.bytes, op.dtype == U64) for op in ops if isinstance(op, mem.SharedBase))
@@ -129,7 +131,7 @@ class _Blocks(Hook):
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
         self.last_writes = LastWrites(self.cells, kernel.overlapping, reports) if "uninitialised" in selection else None
-        self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits)
+        self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits, kernel.narrow)
         self.memory = SharedHistory(self.cells, clocks, count, kernel.simple, reports)
         self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers, reports)
         self.named_rounds = NamedRounds(clocks, count)

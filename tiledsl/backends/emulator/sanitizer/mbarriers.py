@@ -11,6 +11,7 @@ from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import UNKNOWN_LOC, HazardError, Loc, Side
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import U64
 
 NEVER = np.iinfo(np.int32).max
@@ -76,7 +77,8 @@ class MbarrierUse:
             warps = sync.warps[remote]
             self.visits[rows[remote], self.ranks[owners[remote]], warps] = self.clocks.now(owners[remote], warps)
         if commits is None:
-            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps, sync.lanes)
+            narrow = remote if isinstance(sync.op, barriers.Arrive) and sync.op.reach == "cta" else None
+            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps, sync.lanes, narrow)
         else:
             self.clocks.release_work((rows, columns), owners, sync.warps, commits)
 
