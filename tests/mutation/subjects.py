@@ -96,8 +96,11 @@ def _fp32(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> 
     return Subject(label or name, name, consts, inputs, "f32", "f32", pad=(4, 8, 12))
 
 
-def _mma(name: str, m: int, n: int, k: int, label: str = "", processors: int = 1, **consts: Any) -> Subject:
-    return Subject(label or name, name, consts, _scaled(m, n, k, (8, 24)), processors=processors)
+def _mma(
+    name: str, m: int, n: int, k: int, label: str = "", processors: int = 1, more: tuple[Input, ...] = (), **consts: Any
+) -> Subject:
+    inputs = *_scaled(m, n, k, (8, 24)), *more
+    return Subject(label or name, name, consts, inputs, processors=processors)
 
 
 def _hopper(
@@ -142,7 +145,21 @@ _ALL = [
     _mma("mma_staged", 128, 128, 128),
     _mma("mma_pipelined", 128, 128, 192),
     _mma("mma_fastest", 128, 128, 192, GROUP=2, **SMALL, BK=32, STAGES=3, WARPS=(2, 2)),
-    _mma("mma_fastest", 128, 64, 256, "mma_fastest, TMA", 2, GROUP=2, **SMALL, BK=64, STAGES=2, WARPS=(2, 2), TMA=True),
+    _mma(
+        "mma_fastest",
+        128,
+        64,
+        256,
+        "mma_fastest, TMA",
+        2,
+        more=(Input(256, 64, 128, 1.0, 0.0),),
+        GROUP=2,
+        **SMALL,
+        BK=64,
+        STAGES=2,
+        WARPS=(2, 2),
+        TMA=True,
+    ),
     _hopper("hopper_tma", 64, 64, 128, **SMALL),
     _hopper("hopper_ring", 64, 64, 512, **SMALL, STAGES=3),
     _hopper("hopper_roles", 128, 64, 320, **HALVES),
