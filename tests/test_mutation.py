@@ -9,12 +9,15 @@ import pytest
 
 from tests.mutation.places import apart
 from tests.mutation.reviewed import MOST, REASONS
-from tests.mutation.runner import mutants_of, run_apart, sampled, unmutated
-from tests.mutation.subjects import built
+from tests.mutation.runner import STEPS, mutants_of, mutated, run_apart, sampled, unmutated
+from tests.mutation.subjects import Run, Subject, built, differences
 from tests.mutation.table import MUTATORS, NOT_CHANGED, NOT_MUTATED
 from tiledsl import frontend
 from tiledsl.backends import emulator
-from tiledsl.ir.core import OPS
+from tiledsl.backends.emulator import Prepared
+from tiledsl.backends.emulator.residues import differs, of_floats
+from tiledsl.errors import EmulatorError, TileError
+from tiledsl.ir.core import OPS, Kernel
 
 assert frontend and emulator  # they define the ops
 
@@ -106,3 +109,46 @@ def test_a_sample_has_each_kind_of_fault() -> None:
 def test_there_are_few_reviewed_reasons() -> None:
     assert len(REASONS) <= MOST
     assert all(reason.text for reason in REASONS)
+
+
+# -- in exact arithmetic ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "step"), [("naive", 1), ("shared_tiled", 1), ("hopper_tma", 4)])
+def test_a_wrong_result_is_a_wrong_sum(name: str, step: int) -> None:
+    """Residues show every fault that only the bits of the result show, and the kernel as it is has none."""
+    made = built(name)
+    assert all(_wrong_sum(made.lowered, run, made.subject) is None for run in made.runs)
+    found = 0
+    for mutant in sampled(mutants_of(name), 1)[::step]:
+        kernel = mutated(mutant)
+        if kernel is None:
+            continue
+        outcomes = [_outcome(kernel, run, made.subject) for run in made.runs]
+        if any(outcome not in ("", "wrong") for outcome in outcomes):
+            continue  # it is found by other means
+        codes = {_wrong_sum(kernel, run, made.subject) for run in made.runs} - {None}
+        assert codes == ({"T203"} if "wrong" in outcomes else set()), mutant.key
+        found += len(codes)
+    assert found > 5
+
+
+def _outcome(kernel: Kernel, run: Run, subject: Subject) -> str:
+    arguments = run.arguments()
+    try:
+        Prepared(kernel).run(arguments, options=run.options(subject, max_steps=STEPS))
+    except TileError:
+        return "found"
+    return "wrong" if differences(run, arguments) else ""
+
+
+def _wrong_sum(kernel: Kernel, run: Run, subject: Subject) -> str | None:
+    """The code of what exact arithmetic finds in a run that computes C = A B."""
+    arguments = run.arguments()
+    A, B = (of_floats(arguments[name]) for name in "AB")
+    try:
+        result = Prepared(kernel).run(arguments, options=run.options(subject, max_steps=STEPS, residues=True))
+    except EmulatorError as error:
+        return error.finding.code
+    error = differs(subject.name, kernel.loc, "C", result.tensors["C"], A @ B)
+    return None if error is None else error.finding.code

@@ -45,7 +45,9 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
     text = (ROOT / "docs" / "check.md").read_text()
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     programs, shown = ([body for kind, body in fenced if kind == wanted] for wanted in ("python", ""))
-    for name, program in zip(("exchange.py", "use.py", "test_exchange.py"), programs, strict=True):
+    for name, program in zip(
+        ("exchange.py", "use.py", "sums.py", "same_value.py", "test_exchange.py"), programs, strict=True
+    ):
         (tmp_path / name).write_text(program)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the environment may be older than the plugin
 
@@ -57,8 +59,11 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
 
     commands = re.findall(r"^    python (-m tiledsl .*?)(?:  # exit code (\d))?$", text, re.MULTILINE)
     printed = [run(code, *command.split()) for command, code in commands]
-    assert len(commands) == 5 and (tmp_path / "found.sarif").exists()
+    assert len(commands) == 12 and (tmp_path / "found.sarif").exists()
     assert shown == [printed[1], run("", "use.py")]
+    last = [lines.splitlines()[-1] for lines in printed]
+    for verdict in re.findall(r"`(\w+: clean \(.*?\))`", text.replace("\n", " ")):
+        assert verdict in last, f"{verdict} is not in {last}"
     (tests,) = re.findall(r"^    pytest (.*)$", text, re.MULTILINE)
     assert "1 passed" in run("", "-m", "pytest", "-p", "tiledsl.pytest_plugin", *tests.split())
 

@@ -67,6 +67,11 @@ class Loc:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.col}"
 
+    @property
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """File and line, of it and of its callers."""
+        return ((self.file, self.line), *(self.caller.lines if self.caller is not None else ()))
+
 
 UNKNOWN_LOC = Loc("<unknown>", 0)
 
@@ -267,6 +272,12 @@ class Finding:
     missing: str = ""
     kernel: str = ""
     seed: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, frozenset[tuple[str, int]]]:
+        """Equal for findings that are one: of one code, at the same lines, in the same tile or tensor."""
+        name = "" if self.memory is None else self.memory.name
+        return self.code, name, frozenset((side.loc.file, side.loc.line) for side in self.sides)
 
 
 class EmulatorError(LocatedError):

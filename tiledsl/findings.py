@@ -6,11 +6,14 @@ there; T3xx: asynchronous work; T4xx: barriers; T5xx: what no GPU executes; T9xx
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 from tiledsl import refusals
 from tiledsl.errors import UsageError
 from tiledsl.refusals import Kind
 
-__all__ = ["EDGES", "KINDS", "Kind", "explain"]
+__all__ = ["CHECKS", "CODES", "EDGES", "EVERYTHING", "KINDS", "Kind", "Selection", "explain", "selected"]
 
 
 EDGES = {
@@ -103,6 +106,13 @@ _TABLE = [
         "A thread reads bytes that were last written through a tile that lies over the one it reads.",
         "read a tile for the last time before the one over= it is written, or leave out over=",
         "Q = shared((64,), f32, over=S)\nQ[t] = x\nbarrier()\ny = S[t]",
+    ),
+    Kind(
+        "T203",
+        "wrong sum",
+        "In exact arithmetic (algebra=), where no addition rounds, an element differs from the reference.",
+        "look for terms that are left out, added twice, or multiplied with those of another place",
+        "for k in range(K - 1):  # the last term of k is left out\n    acc += A[m, k] * B[k, n]",
     ),
     Kind(
         "T301",
@@ -388,6 +398,60 @@ INCOMPLETE = ("T402", "T901", "T903")
 
 OWN_FAULT = ("T902", "T904")
 """They are no findings either: the check itself failed."""
+
+
+# -- what is checked -------------------------------------------------------------------------------
+
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "shared": ("T101", "T104", "T106", "T107", "T108", "T301", "T302", "T304", "T305", "T306"),
+    "global": ("T102", "T103", "T105", "T107"),
+    "uninitialised": ("T201", "T202"),
+    "registers": ("T306", "T307"),
+    "barriers": ("T407", "T408", "T410", "T417", "T418"),
+    "coverage": ("",),
+}
+"""What can be turned off, each with the codes that it finds. What has no check here costs nothing, or the emulator
+cannot go on behind it. coverage: which lines no thread executed."""
+
+
+class Selection(NamedTuple):
+    """The checks that are on, each with each of its codes that is."""
+
+    on: frozenset[tuple[str, str]]
+
+    def __contains__(self, name: object) -> bool:
+        """Is this check on, or the code in some check? Codes that no check has are always on."""
+        return any(name in pair for pair in self.on) or (name in KINDS and name not in CODES)
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        """Checks that are off, and the codes that are off in the others."""
+        checks = [check for check in CHECKS if check not in self]
+        codes = {code for check, codes in CHECKS.items() if check in self for code in codes}
+        return (*checks, *sorted(code for code in codes if code not in self))
+
+
+CODES = frozenset(code for codes in CHECKS.values() for code in codes)
+"""Those that a run goes on behind."""
+EVERYTHING = Selection(frozenset((check, code) for check, codes in CHECKS.items() for code in codes))
+
+
+def selected(checks: Iterable[str] | None, without: Iterable[str] = ()) -> Selection:
+    """`checks`, or all, but for those `without`. Each is a name of `CHECKS`, a code, or the beginning of codes: "T1".
+    Raises ValueError, with a line "fix:"."""
+    on = EVERYTHING.on if checks is None else frozenset[tuple[str, str]]().union(*map(_pairs, checks))
+    return Selection(on.difference(*map(_pairs, without)))
+
+
+def _pairs(name: str) -> frozenset[tuple[str, str]]:
+    found = {pair for pair in EVERYTHING.on if name == pair[0] or (name[:1] == "T" and pair[1].startswith(name))}
+    if not found and name in KINDS:
+        problem = f"{name} ({KINDS[name].name}) is always looked for: it costs nothing, or a run cannot go on behind it"
+    elif not found:
+        problem = f"there is no check {name!r}"
+    else:
+        return frozenset(found)
+    raise ValueError(f"{problem}\n  fix: name some of {', '.join(CHECKS)}, or codes: T101, or T1 for all that begin so")
 
 
 def explain(code: str) -> str:

@@ -23,7 +23,7 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH, Arguments, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
-from tiledsl.verdict import CheckResult, checked, seeds_of
+from tiledsl.verdict import Asked, CheckResult, checked
 
 
 class TileKernel(ByReference):
@@ -166,12 +166,18 @@ class TileKernel(ByReference):
         was last written through another tile, and a use of data that an asynchronous copy has not delivered.
 
         Options by name: ``seed=0``, of the order in which warps take turns (0 is the usual one); ``seeds=1``: run under
-        the seeds from 0 on, each time on the same inputs; ``raises=True``: else the result says what was found.
+        the seeds from 0 on, each time on the same inputs; ``raises=True``: else the result says what was found, all of
+        it; ``checks=``, ``without=``: names of `findings.CHECKS` or codes, which checks are on; ``baseline=``: a file
+        of findings that are accepted; ``algebra=``: a function of the arguments, whose results those of the kernel are
+        compared with on integers modulo a prime, in place of floats; the arrays are not written then;
+        ``unwritten="C"``: names of arrays that hold nothing yet.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
-        seed, seeds, raises = self._options(kwargs, seed=None, seeds=None, raises=True)
-        return checked(self.dispatcher, self._on_host(args, kwargs), seeds_of(self.signature, seed, seeds), raises)
+        options = {"seed": None, "seeds": None, "raises": True, "checks": None, "without": (), "baseline": None}
+        options |= {"algebra": None, "unwritten": ()}
+        asked = Asked.of(self.signature, *self._options(kwargs, **options))
+        return checked(self.dispatcher, self._on_host(args, kwargs), asked)
 
     def _emulated(self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Any:
         """Run on the emulator with these `Options`. Returns its RunResult."""

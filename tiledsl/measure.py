@@ -146,7 +146,7 @@ def verify(
     tensors = [p.name for p in kernel.signature.tensors]
     mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
     outputs = [*kernel.run(mine, device)]
-    expected = _expected(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
+    expected = expected_of(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
     declared = {p.name: p.dtype for p in kernel.signature.tensors if isinstance(p.dtype, DType)}
     dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
     found = [_compare(n, _host(mine[n]), _host(expected[n]), dtypes[n], bound, exact) for n in outputs]
@@ -154,7 +154,8 @@ def verify(
     return Verification(name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
 
 
-def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
+def expected_of(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
+    """What a reference says of each output: what it returned, or has written to `arrays`."""
     if returned is None:
         return {n: arrays[n] for n in outputs}
     results: list[Any] = [*returned] if isinstance(returned, tuple) else [returned]
@@ -163,6 +164,13 @@ def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outp
         fix = "return one array for each of them, or write into the arguments and return nothing"
         raise argument_error(kernel.signature, message, fix)
     return dict(zip(outputs, results, strict=True))
+
+
+def require_shape(name: str, got: Any, expected: Any) -> None:
+    """Raises KernelArgumentError."""
+    if got.shape != expected.shape:
+        message = f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}"
+        raise KernelArgumentError(f"{message}\n  fix: let the reference return an array of that shape")
 
 
 def _copy(array: Any) -> Any:
@@ -193,9 +201,7 @@ def _compare(
     """(elements, wrong ones, the worst). NaN is right where NaN is expected, an infinity where the same one is."""
     import numpy
 
-    if got.shape != expected.shape:
-        message = f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}"
-        raise KernelArgumentError(f"{message}\n  fix: let the reference return an array of that shape")
+    require_shape(name, got, expected)
     if not got.size:
         return 0, 0, None
     with numpy.errstate(all="ignore"):

@@ -143,6 +143,14 @@ _TABLE = [
         "@tile_kernel\ndef k(X: Global[f32, M]):\n    X[threads(64)] = 0",
     ),
     Kind(
+        "C116",
+        "comment that accepts nothing",
+        "A comment `tiledsl: accept` that names no code, no reason, or a code that is none of a finding.",
+        "write # tiledsl: accept T101 because REASON",
+        "@tile_kernel\ndef k(X: Global[f32, M]):\n    X[grid(M)] = 0  # tiledsl: accept T101\n    threads(1)\n\n\n"
+        "k.check(np.zeros(2, np.float32))",
+    ),
+    Kind(
         "C201",
         "two dtypes",
         "The operands of an operation have different dtypes; none is converted unasked.",

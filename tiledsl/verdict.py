@@ -6,27 +6,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote
 
 from tiledsl import html
+from tiledsl.accepted import Acceptance, comments, entry_of, read_baseline, write_baseline
 from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
-from tiledsl.findings import EDGES, INCOMPLETE, KINDS, OWN_FAULT
+from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
+from tiledsl.measure import expected_of, require_shape
 from tiledsl.runtime.arrays import host_array
-from tiledsl.signatures.specialize import Named, argument_error
+from tiledsl.signatures.specialize import argument_error
 
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
+    from tiledsl.signatures.signature import Signature
 
-__all__ = ["SCHEMA", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
+__all__ = ["MOST", "SCHEMA", "Accepted", "Asked", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
 
 SCHEMA = "tiledsl.check/1"
 """Of `CheckResult.to_json`. A field that is gone, or means something else, is a new number; a new field is not."""
 
 Verdict = Literal["clean", "findings", "incomplete", "error"]
+
+MOST = 50
+"""Findings behind which a check stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,21 @@ class Gap:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A finding, and what accepts it."""
+
+    finding: Finding
+    by: Acceptance
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """Of a kernel, at `loc`, that ran once under each of the `seeds`; 0 is the usual order of turns.
 
-    `findings`: the first one of each run, each once. `not_covered`: what no run looked at. `error`: why the check
-    itself failed, or "". It is true if the verdict is "clean".
+    `findings`: of all runs, each once. `not_covered`: what no run looked at. `error`: why the check itself failed, or
+    "". `accepted`: findings that count for nothing. `unused`: what accepts a finding that a clean check has not.
+    `off`: the checks, and codes of others, that were turned off. It is true if the verdict is "clean".
     """
 
     kernel: str
@@ -51,6 +66,9 @@ class CheckResult:
     findings: tuple[Finding, ...] = ()
     not_covered: tuple[Gap, ...] = ()
     error: str = ""
+    accepted: tuple[Accepted, ...] = ()
+    unused: tuple[Acceptance, ...] = ()
+    off: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -73,10 +91,17 @@ class CheckResult:
         return [f"{at_line(f.loc)}: {f.code}: {f.message}\n  fix: {f.fix}" for f in self.findings]
 
     def _others(self) -> list[str]:
-        return [f"{at_line(gap.loc)}: {gap.why}" for gap in self.not_covered] + ([self.error] if self.error else [])
+        lines = [f"{at_line(gap.loc)}: {gap.why}" for gap in self.not_covered]
+        for each in self.accepted:
+            found, by = each.finding, each.by
+            where = f" ({by.loc.file})" if by.by == "baseline" else ""
+            lines.append(f"{at_line(found.loc)}: {found.code}: accepted{where}, because {by.reason}: {found.message}")
+        return lines + [str(each) for each in self.unused] + ([self.error] if self.error else [])
 
     def _last(self) -> str:
         runs = f"{len(self.seeds)} schedule{'s' * (len(self.seeds) != 1)}"
+        runs += f", {len(self.accepted)} accepted" if self.accepted else ""
+        runs += f"; off: {', '.join(self.off)}" if self.off else ""
         seeds = sorted({f.seed for f in self.findings if f.seed})
         replay = f"; --seed {seeds[0]} replays the first that needs one" if seeds else ""
         return f"{self.kernel}: {self.verdict} ({runs}{replay})"
@@ -103,7 +128,22 @@ class CheckResult:
             "findings": [_finding(each) for each in self.findings],
             "not_covered": [{"location": location(gap.loc), "why": gap.why} for gap in self.not_covered],
             "error": self.error,
+            "accepted": [{**_finding(each.finding), **_acceptance(each.by)} for each in self.accepted],
+            "unused": [{"code": each.code, **_acceptance(each)} for each in self.unused],
+            "off": [*self.off],
         }
+
+    def write_baseline(self, file: str | Path) -> CheckResult:
+        """Adds the findings to a baseline. Returns the result of a check with it. Raises TileError."""
+        file = Path(file)
+        new = [
+            Accepted(found, entry_of(found, file, "it was there when the baseline was written"))
+            for found in self.findings
+        ]
+        write_baseline(file, [each.by for each in new])
+        accepted = *self.accepted, *new
+        gaps = _unique([*self.not_covered, *_behind(new)])
+        return replace(self, findings=(), accepted=accepted, not_covered=gaps)
 
     def to_json(self, **options: Any) -> str:
         """options: of `json.dumps`."""
@@ -114,57 +154,205 @@ class CheckResult:
         return json.dumps(to_sarif([self]), **options)
 
 
-def seeds_of(called: Named, seed: Any, seeds: Any) -> tuple[int, ...]:
-    """Those of a check: one, or the first so many. Raises KernelArgumentError."""
-    for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
-        if value is not None and (type(value) is not int or value < least):
-            raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")
-    if seed is not None and seeds is not None:
-        raise argument_error(called, f"seed={seed} and seeds={seeds} are both given", "pass one of the two")
-    return (seed or 0,) if seeds is None else tuple(range(seeds))
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks of a check: under which `seeds`, which checks, what a baseline accepts; `raises`: the first
+    finding that nobody accepts is raised, else it is in the result. `algebra`: None, or the reference for exact
+    arithmetic. `unwritten`: tensors that hold nothing yet."""
+
+    seeds: tuple[int, ...]
+    raises: bool
+    selection: Selection
+    baseline: tuple[Acceptance, ...]
+    algebra: Callable[..., Any] | None = None
+    unwritten: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        called: Signature,
+        seed: Any,
+        seeds: Any,
+        raises: bool,
+        checks: Any,
+        without: Any,
+        baseline: Any,
+        algebra: Any,
+        unwritten: Any,
+    ) -> Asked:
+        """Raises KernelArgumentError, or UsageError for the baseline."""
+        for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
+            if value is not None and (type(value) is not int or value < least):
+                raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")
+        if seed is not None and seeds is not None:
+            raise argument_error(called, f"seed={seed} and seeds={seeds} are both given", "pass one of the two")
+        try:
+            names = None if checks is None else _names("checks", checks)
+            selection = selected(names, _names("without", without))
+            empty = frozenset(_names("unwritten", unwritten))
+        except ValueError as error:
+            problem, _, fix = str(error).partition("\n  fix: ")
+            raise argument_error(called, problem, fix) from error
+        if not isinstance(baseline, (str, Path, type(None))):
+            raise argument_error(called, f"baseline is {baseline!r}", "pass the path of a file")
+        entries = () if baseline is None else (*read_baseline(Path(baseline)),)
+        mine = tuple(entry for entry in entries if entry.kernel == called.name)
+        if algebra is not None and not callable(algebra):
+            fix = "pass a function of the kernel's arguments, which gets arrays of integers"
+            raise argument_error(called, f"algebra is {algebra!r}", fix)
+        if unknown := empty - {tensor.name for tensor in called.tensors}:
+            fix = f"name some of {', '.join(tensor.name for tensor in called.tensors)}"
+            raise argument_error(called, f"unwritten names {', '.join(sorted(unknown))}, which is no tensor", fix)
+        return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine, algebra, empty)
 
 
-def checked(dispatcher: Dispatcher, arguments: Arguments, seeds: tuple[int, ...], raises: bool) -> CheckResult:
-    """Run with the emulator's checks under each of the seeds, every time on what the arrays hold now. raises: the first
-    error; else it is in the result."""
-    from tiledsl.backends.emulator import Options
+def _names(option: str, value: Any) -> list[str]:
+    """Raises ValueError."""
+    example = "C" if option == "unwritten" else "T101, global"
+    if isinstance(value, str):
+        return value.replace(",", " ").split()
+    if isinstance(value, (tuple, list, set, frozenset)) and all(
+        isinstance(name, str) for name in cast("Iterable[object]", value)
+    ):
+        return [*value]
+    raise ValueError(f"{option} is {value!r}\n  fix: pass names: {option}='{example}'")
 
+
+class _Found:
+    """The findings of the runs of a check. `acceptances`: set before the first run."""
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+        self.acceptances: list[Acceptance] = []
+        self.findings: dict[Any, Finding] = {}
+        self.accepted: dict[Any, Accepted] = {}
+
+    def add(self, error: EmulatorError) -> None:
+        """Raises it if the run has to end."""
+        found = error.finding
+        if found.key in self.findings or found.key in self.accepted:
+            return
+        by = next((each for each in self.acceptances if each.accepts(found)), None)
+        if by is not None:
+            self.accepted[found.key] = Accepted(found, by)
+            return
+        self.findings[found.key] = found
+        if self.raises or self.full:
+            raise error
+
+    @property
+    def full(self) -> bool:
+        return len(self.findings) >= MOST
+
+
+def checked(dispatcher: Dispatcher, arguments: Arguments, asked: Asked) -> CheckResult:
+    """Run with the emulator's checks under each of the seeds, every time on what the arrays hold now."""
     arrays = [host_array(info) for info in arguments.present.values() if info.writable]
-    before = [array.copy() for array in arrays] if len(seeds) > 1 else []
-    errors, not_run = list[TileError](), list[dict[tuple[str, int], Loc]]()
-    for seed in seeds:
+    before = [array.copy() for array in arrays] if len(asked.seeds) > 1 else []
+    found, gaps, failed = _Found(asked.raises), list[Gap](), ""
+    not_run = list[Mapping[Any, Loc]]()
+    signature = dispatcher.signature
+    for seed in asked.seeds:
         for array, values in zip(arrays, before, strict=False):
             array[...] = values
         try:
-            result = dispatcher.emulate(arguments, Options(checks=True, seed=seed))[1]
-            not_run.append({(loc.file, loc.line): loc for loc in result.not_run})
+            if (lines := _run(dispatcher, arguments, asked, seed, found)) is not None:
+                not_run.append(lines)
         except KernelArgumentError:
             raise
-        except TileError as error:
-            if raises:
+        except EmulatorError as error:
+            if asked.raises:
                 raise
-            errors.append(error)
+            if error.finding.code in INCOMPLETE:
+                gaps.append(Gap(error.loc, error.message))
+            elif error.finding.code in OWN_FAULT:
+                failed = failed or str(error)
+        except TileError as error:
+            if asked.raises:
+                raise
+            failed = failed or str(error)
+        if found.full:
+            gaps.append(Gap(signature.loc, f"the check stopped behind {MOST} findings"))
+            break
     left = [loc for line, loc in not_run[0].items() if all(line in each for each in not_run)] if not_run else []
+    gaps = [*(Gap(loc, "no thread executed this line") for loc in left), *gaps, *_behind(found.accepted.values())]
+    result = CheckResult(
+        signature.name, signature.loc, asked.seeds, (*found.findings.values(),), _unique(gaps), failed,
+        (*found.accepted.values(),), (), asked.selection.off,
+    )  # fmt: skip
+    if not result:
+        return result
+    used = [each.by for each in result.accepted]
+    unused = [each for each in found.acceptances if each not in used and each.code in asked.selection]
+    return replace(result, unused=tuple(unused))
+
+
+def _run(
+    dispatcher: Dispatcher, arguments: Arguments, asked: Asked, seed: int, found: _Found
+) -> Mapping[tuple[str, int], Loc] | None:
+    """One run. Gives a location in each line that no thread executed; None if a finding has ended it."""
+    from tiledsl.backends.emulator import Options
+
+    prepared = dispatcher.emulated(arguments).prepared
+    if seed == asked.seeds[0]:
+        found.acceptances = [*comments(prepared.lines), *asked.baseline]
+    options = Options(
+        checks=True,
+        selection=asked.selection,
+        unwritten=asked.unwritten,
+        report=found.add,
+        residues=asked.algebra is not None,
+        seed=seed,
+    )
+    try:
+        written, result = dispatcher.emulate(arguments, options)
+        if asked.algebra is not None:
+            _compare(dispatcher, arguments, asked.algebra, written, result.tensors, seed)
+    except EmulatorError as error:
+        if error.finding.code in (*INCOMPLETE, *OWN_FAULT):
+            raise
+        found.add(error)
+        if found.raises and error.finding.key in found.findings:
+            raise
+        return None
+    return {(loc.file, loc.line): loc for loc in result.not_run}
+
+
+def _compare(
+    dispatcher: Dispatcher,
+    arguments: Arguments,
+    reference: Callable[..., Any],
+    written: tuple[str, ...],
+    tensors: Mapping[str, Any],
+    seed: int,
+) -> None:
+    """Raises EmulatorError where what the kernel has made of residues is not what the reference does."""
+    import numpy as np
+
+    from tiledsl.backends.emulator.residues import differs, of_argument
+
     signature = dispatcher.signature
-    return result_of(signature.name, signature.loc, seeds, errors, left)
+    mine = {name: info and of_argument(host_array(info), info.dtype) for name, info in arguments.arrays.items()}
+    mine |= {p.name: of_argument(arguments.scalars[p.name], p.dtype) for p in signature.scalars}
+    mine = {p.name: mine[p.name] for p in signature.params}
+    expected = expected_of(dispatcher, reference(*mine.values()), mine, [*written])
+    for name in written:
+        should = np.asarray(expected[name])
+        require_shape(name, tensors[name], should)
+        error = differs(signature.name, signature.loc, name, tensors[name], should)
+        if error is not None:
+            error.finding = replace(error.finding, kernel=signature.name, seed=seed or None)
+            raise error
 
 
-def result_of(
-    kernel: str, loc: Loc, seeds: tuple[int, ...], errors: Iterable[TileError], not_run: Iterable[Loc] = ()
-) -> CheckResult:
-    """errors: those of the runs. not_run: where lines are that no run executed."""
-    findings: dict[Any, Finding] = {}
-    gaps = [Gap(loc, "no thread executed this line") for loc in not_run]
-    text = ""
-    for error in errors:
-        if not isinstance(error, EmulatorError) or error.finding.code in OWN_FAULT:
-            text = text or str(error)
-        elif error.finding.code in INCOMPLETE:
-            gaps.append(Gap(error.loc, error.message))
-        else:
-            found = error.finding
-            findings.setdefault((found.code, frozenset(side.loc for side in found.sides)), found)
-    return CheckResult(kernel, loc, seeds, (*findings.values(),), (*dict.fromkeys(gaps),), text)
+def _behind(accepted: Iterable[Accepted]) -> list[Gap]:
+    """What is not looked at since a run ends where these are found."""
+    ends = [each.finding for each in accepted if each.finding.code not in CODES]
+    return [Gap(found.loc, f"a run ends here, at {found.code}, which is accepted") for found in ends]
+
+
+def _unique(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    return (*dict.fromkeys(gaps),)
 
 
 def at_line(loc: Loc) -> str:
@@ -202,6 +390,10 @@ def _memory(memory: Accessed | None) -> dict[str, Any] | None:
     return {name: getattr(memory, name) for name in fields}
 
 
+def _acceptance(by: Acceptance) -> dict[str, Any]:
+    return {"reason": by.reason, "by": by.by, "accepted_at": {"file": by.loc.file, "line": by.loc.line or None}}
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "code": finding.code,
@@ -222,11 +414,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def to_sarif(results: Iterable[CheckResult]) -> dict[str, Any]:
     """One run of the tool, with all of these."""
     results = [*results]
-    rules = sorted({finding.code for result in results for finding in result.findings})
+    accepted = [each for result in results for each in result.accepted]
+    findings = [finding for result in results for finding in result.findings]
+    rules = sorted({finding.code for finding in (*findings, *(each.finding for each in accepted))})
     driver = {"name": "tiledsl check", "rules": [_rule(code) for code in rules]}
-    found = [_result(finding, rules) for result in results for finding in result.findings]
+    found = [_result(finding, rules) for finding in findings]
+    found += [{**_result(each.finding, rules), "suppressions": [_suppression(each.by)]} for each in accepted]
     notes = [_note("error", r.error, r.loc) for r in results if r.error]
     notes += [_note("warning", gap.why, gap.loc) for r in results for gap in r.not_covered]
+    notes += [_note("note", str(each), each.loc) for r in results for each in r.unused]
     done = {"executionSuccessful": not any(r.error for r in results), "toolExecutionNotifications": notes}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "invocations": [done], "results": found}
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
@@ -259,6 +455,11 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
     if related or calls:
         found["relatedLocations"] = related + calls
     return found
+
+
+def _suppression(by: Acceptance) -> dict[str, Any]:
+    kind = {"comment": "inSource", "baseline": "external"}[by.by]
+    return {"kind": kind, "status": "accepted", "justification": by.reason}
 
 
 def _note(level: str, text: str, loc: Loc) -> dict[str, Any]:

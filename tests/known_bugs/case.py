@@ -35,7 +35,8 @@ class Case:
 
     source: the public thread as owner/repository#number, or the theme of a textbook pair. arrays: the arguments, which
     are copied for each run. seeds: orders under which the bug is looked for; 0 is the usual one alone. wrong: arguments
-    that take the place of the mended twin's, where the bug is the caller's. missed: why the check does not find it.
+    that take the place of the mended twin's, where the bug is the caller's. unwritten: arrays that the caller says hold
+    nothing. missed: why the check does not find it.
     """
 
     kernel: Any
@@ -43,6 +44,7 @@ class Case:
     arrays: Mapping[str, NDArray[Any]]
     seeds: int = 0
     wrong: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    unwritten: str = ""
     missed: str = ""
     const: str = "SAFE"
 
@@ -77,4 +79,4 @@ class Case:
 
     def check(self, safe: bool, seeds: int = 0) -> Any:
         orders = {"seeds": seeds} if seeds else {}
-        return self.kernel.check(**self.arguments(safe), **orders, raises=False)
+        return self.kernel.check(**self.arguments(safe), **orders, unwritten=self.unwritten, raises=False)

@@ -59,8 +59,10 @@ def _verdict(case: Case) -> str:
     return "refused by the compiler" if case.codes == REFUSED else case.codes
 
 
-def _seeds(case: Case) -> str:
-    return f", in {case.seeds} orders" if case.seeds else ""
+def _options(case: Case) -> str:
+    """What the check is told besides the arguments."""
+    orders = f", in {case.seeds} orders" if case.seeds else ""
+    return orders + (f', with `unwritten="{case.unwritten}"`' if case.unwritten else "")
 
 
 def _link(source: str) -> str:
@@ -80,11 +82,11 @@ def page() -> str:
     )
     lines = ["| bug | source | kernel | `k.check` |", "|---|---|---|---|"]
     for case in PUBLIC:
-        lines.append(f"| {case.bug} | {_link(case.source)} | `{case.name}` | {_verdict(case)}{_seeds(case)} |")
+        lines.append(f"| {case.bug} | {_link(case.source)} | `{case.name}` | {_verdict(case)}{_options(case)} |")
     textbook = _TEXTBOOK.format(variants=2 * pairs, pairs=pairs, elsewhere=len(elsewhere))
     rows = ["| theme | pair | the racy one | `k.check` |", "|---|---|---|---|"]
     for case in TEXTBOOK:
-        rows.append(f"| {case.source} | `{case.name}` | {case.bug} | {_verdict(case)}{_seeds(case)} |")
+        rows.append(f"| {case.source} | `{case.name}` | {case.bug} | {_verdict(case)}{_options(case)} |")
     for theme, name in elsewhere:
         rows.append(f"| {theme} | `{name}` | in tests/unit | T102 |")
     return head + "\n".join(lines) + "\n" + textbook + "\n".join(rows) + "\n" + _NOT_WRITTEN

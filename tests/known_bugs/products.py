@@ -52,7 +52,7 @@ def released_before_the_wait(
                 ptx.mbarrier_wait(free, 0, parity=u32((k + 1) % 2))
             ptx.mbarrier_expect_tx(full, 0, bytes=(64 + 8) * 64 * 2)
             tma_load(A[tile(0, 64), tile(k, 64)], a, mbarrier=(full, 0))  # found: T107
-            tma_load(B[tile(0, 8), tile(k, 64)], b, mbarrier=(full, 0))
+            tma_load(B[tile(0, 8), tile(k, 64)], b, mbarrier=(full, 0))  # found: T107
     with role("math"):
         acc = wgmma.accumulator((64, 8), f32)
         for k in range(K // 64):

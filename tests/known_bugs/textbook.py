@@ -414,7 +414,7 @@ def sorted_in_a_warp(X: Global[f32, N], Y: Global[f32, M], *, SAFE: Const[bool] 
         if left + 1 < 32:
             a, b = S[left], S[left + 1]  # found: T101
             S[left] = a if a < b else b
-            S[left + 1] = b if a < b else a
+            S[left + 1] = b if a < b else a  # found: T101
         if SAFE:
             syncwarp()
     syncwarp()

@@ -269,17 +269,4 @@ REASONS: list[Reason] = [
         "delete|move_.*",
         miss=True,
     ),
-    Reason(
-        "lanes meet, with their proxy fences behind them, before one of them arrives for its warp: clocks are of warps",
-        r"gpu\.sync_warp|fence\.proxy_async",
-        "delete|move_.*",
-        r"deleted|(before|behind) (gpu.sync_warp|fence.proxy_async|control.if)",
-        miss=True,
-    ),
-    Reason(
-        "no input has several bands of tiles in a cluster: which tile a block takes is not tested",
-        r"arith\.(sub|min|mul)",
-        line="schedules.py:19[0-9]",
-        miss=True,
-    ),
 ]

@@ -30,7 +30,18 @@ from tiledsl.ir.core import OPS, Kernel, Op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
 
-__all__ = ["CAUGHT", "OUTCOMES", "Mutant", "Result", "mutants_of", "outcome_of", "run_apart", "sampled", "unmutated"]
+__all__ = [
+    "CAUGHT",
+    "OUTCOMES",
+    "Mutant",
+    "Result",
+    "mutants_of",
+    "mutated",
+    "outcome_of",
+    "run_apart",
+    "sampled",
+    "unmutated",
+]
 
 Stage = Literal["written", "lowered"]
 
@@ -149,13 +160,27 @@ def _lowered(made: Built, kernel: Kernel, stage: Stage) -> Kernel:
     return run_pipeline(kernel, shared_limit=limit, target=made.arch, bounds=True)
 
 
-def outcome_of(mutant: Mutant) -> Result:
-    """What becomes of a mutant, in this process."""
+def _mutated(mutant: Mutant) -> Kernel:
+    """What the emulator runs. Raises CompileError or VerifyError."""
     made = built(mutant.subject)
     kernel = _kernel(made, mutant.stage).clone()
     _change(kernel, mutant)[1].make()
+    return _lowered(made, kernel, mutant.stage)
+
+
+def mutated(mutant: Mutant) -> Kernel | None:
+    """The same; None if it is refused."""
     try:
-        kernel = _lowered(made, kernel, mutant.stage)
+        return _mutated(mutant)
+    except (CompileError, VerifyError):
+        return None
+
+
+def outcome_of(mutant: Mutant) -> Result:
+    """What becomes of a mutant, in this process."""
+    made = built(mutant.subject)
+    try:
+        kernel = _mutated(mutant)
         prepared = Prepared(kernel)
     except (CompileError, VerifyError) as error:
         return Result("refused", error.message)

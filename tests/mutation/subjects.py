@@ -96,15 +96,27 @@ def _fp32(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> 
     return Subject(label or name, name, consts, inputs, "f32", "f32", pad=(4, 8, 12))
 
 
-def _mma(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> Subject:
-    return Subject(label or name, name, consts, _scaled(m, n, k, (8, 24)), processors=1)
+def _mma(
+    name: str, m: int, n: int, k: int, label: str = "", processors: int = 1, more: tuple[Input, ...] = (), **consts: Any
+) -> Subject:
+    inputs = *_scaled(m, n, k, (8, 24)), *more
+    return Subject(label or name, name, consts, inputs, processors=processors)
 
 
 def _hopper(
-    name: str, m: int, n: int, k: int, label: str = "", processors: int = 2, columns: int = 5, **consts: Any
+    name: str,
+    m: int,
+    n: int,
+    k: int,
+    label: str = "",
+    processors: int = 2,
+    columns: int = 5,
+    more: tuple[Input, ...] = (),
+    **consts: Any,
 ) -> Subject:
-    """columns: more than whole tiles have; a kernel that stores C by TMA has whole vectors."""
-    return Subject(label or name, name, consts, _plain(m, n, k, (columns, 59)), processors=processors)
+    """columns: more than whole tiles have; a kernel that stores C by TMA has whole vectors. more: other inputs, as a
+    whole band of several tiles and a part of one."""
+    return Subject(label or name, name, consts, (*_plain(m, n, k, (columns, 59)), *more), processors=processors)
 
 
 SMALL: dict[str, Any] = {"BM": 64, "BN": 64}
@@ -133,14 +145,39 @@ _ALL = [
     _mma("mma_staged", 128, 128, 128),
     _mma("mma_pipelined", 128, 128, 192),
     _mma("mma_fastest", 128, 128, 192, GROUP=2, **SMALL, BK=32, STAGES=3, WARPS=(2, 2)),
-    _mma("mma_fastest", 128, 64, 256, "mma_fastest, TMA", GROUP=2, **SMALL, BK=64, STAGES=2, WARPS=(2, 2), TMA=True),
+    _mma(
+        "mma_fastest",
+        128,
+        64,
+        256,
+        "mma_fastest, TMA",
+        2,
+        more=(Input(256, 64, 128, 1.0, 0.0),),
+        GROUP=2,
+        **SMALL,
+        BK=64,
+        STAGES=2,
+        WARPS=(2, 2),
+        TMA=True,
+    ),
     _hopper("hopper_tma", 64, 64, 128, **SMALL),
     _hopper("hopper_ring", 64, 64, 512, **SMALL, STAGES=3),
     _hopper("hopper_roles", 128, 64, 320, **HALVES),
     _hopper("hopper_persistent", 256, 64, 192, GROUP=2, **HALVES),
-    _hopper("hopper_persistent", 256, 128, 192, "hopper_persistent, cluster", 4, GROUP=2, **HALVES, CLUSTER=(2, 1)),
+    _hopper(
+        "hopper_persistent",
+        256,
+        128,
+        192,
+        "hopper_persistent, cluster",
+        4,
+        more=(Input(640, 133, 64),),
+        GROUP=4,
+        **HALVES,
+        CLUSTER=(2, 1),
+    ),
     _hopper("hopper_store", 256, 128, 192, columns=8, GROUP=2, **{**HALVES, "BN": 128}),
-    _hopper("hopper_pingpong", 192, 64, 192, columns=8, GROUP=2, **SMALL, STAGES=2, OUT=1),
+    _hopper("hopper_pingpong", 192, 64, 192, columns=8, more=(Input(192, 136, 64),), GROUP=2, **SMALL, STAGES=2, OUT=1),
     _hopper("hopper_fastest", 256, 192, 192, columns=8, GROUP=2, **{**HALVES, "BN": 192}),
     _hopper("hopper_fastest", 256, 256, 192, "hopper_fastest, cluster", 8, 8, GROUP=2, **HALVES, CLUSTER=(2, 2)),
     Subject(

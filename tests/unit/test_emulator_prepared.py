@@ -9,6 +9,7 @@ import pytest
 
 from tiledsl import Global, barrier, f32, grid, shared, threads, tile_kernel
 from tiledsl.backends.emulator import Options, Prepared, launch
+from tiledsl.backends.emulator.sanitizer import hazards
 from tiledsl.compilation import compiler
 from tiledsl.dims import N
 from tiledsl.errors import EmulatorError, HazardError
@@ -51,7 +52,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(module, name, counted)
 
     count(launch, "flatten")
-    count(launch, "check_registers")
+    count(hazards, "check_registers")
     count(compiler, "lower")
     return done
 

@@ -135,11 +135,14 @@ class Dispatcher:
         name = next(iter(arguments.present), "")
         return place_of(self.signature, arguments.given["device"], name, arguments.device)
 
+    def emulated(self, arguments: Arguments) -> Lowered:
+        """What a call runs on the emulator."""
+        return self._plan(arguments, EMULATED, self._emulation, arguments.present)
+
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
         """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
         the emulator's RunResult."""
-        plan = self._plan(arguments, EMULATED, self._emulation, arguments.present)
-        arrays = arguments.present
+        plan, arrays = self.emulated(arguments), arguments.present
         count_versions(_of_torch(arrays, plan.written))
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
         return plan.written, plan.prepared.run(inputs, options=options)

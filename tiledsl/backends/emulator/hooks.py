@@ -150,9 +150,9 @@ class Sync:
     """Warps at a barrier of some warps or blocks, one an entry; a warp may be there several times.
 
     `homes`: the block whose mbarrier or named barrier it is; of a cluster's barrier, the warp's own. `places`: the
-    mbarrier's byte in shared memory, the number of the named barrier, or 0. `commits`: None, or the lanes of threads
-    that arrive when all work has ended that they have begun with accesses that wait for a "commit"; that, not what the
-    thread did itself, comes before what acquires it.
+    mbarrier's byte in shared memory, the number of the named barrier, or 0. `lanes`: which lanes of the warps arrive,
+    at an mbarrier; None: all. `commits`: do they arrive when all work has ended that they have begun with accesses that
+    wait for a "commit"? That, not what the thread did itself, comes before what acquires it.
     """
 
     op: Op
@@ -161,7 +161,8 @@ class Sync:
     warps: Ints
     homes: Ints
     places: Ints
-    commits: Ints | None = None
+    lanes: Ints | None = None
+    commits: bool = False
 
 
 class Hook:

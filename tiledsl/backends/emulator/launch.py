@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 from typing import Any, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
@@ -23,19 +24,20 @@ from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten, roles_of
-from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
+from tiledsl.backends.emulator.residues import copied, held, is_float, of_floats, residue_rule, taken
 from tiledsl.backends.emulator.sanitizer.hazards import Checks
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import told, traced
-from tiledsl.errors import EmulatorError, KernelArgumentError
+from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.expr import PROCESSORS
 from tiledsl.ir.grid import checked_grid
 from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import PtrType, TileType
+from tiledsl.ir.types import DType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.manager import run_passes
@@ -61,8 +63,18 @@ class Prepared:
         return flatten(self.kernel)
 
     @cached_property
+    def on_residues(self) -> Program:
+        """The same for residues in place of floats. Its instructions have the same places."""
+        return flatten(self.kernel, residue_rule, _constant)
+
+    @cached_property
     def regions(self) -> Regions:
         return regions(self.program)
+
+    @cached_property
+    def lines(self) -> frozenset[tuple[str, int]]:
+        """Those that ops are of, calls of functions included."""
+        return frozenset(line for loc in {op.loc for op in self.kernel.walk()} for line in loc.lines)
 
     @cached_property
     def tiles(self) -> tuple[dict[Op, SharedTile], int]:
@@ -86,8 +98,6 @@ class Prepared:
 
     @cached_property
     def checks(self) -> Checks:
-        """Raises HazardError for registers that are used too early."""
-        check_registers(self.kernel)
         return Checks(self.kernel)
 
     @deep_recursion()
@@ -107,10 +117,19 @@ class Prepared:
                 raise_internal(failure, self.kernel.name, self.kernel.loc)
                 raise
         except EmulatorError as error:
-            found, roles = error.finding, roles_of(self.kernel)
-            sides = tuple(replace(side, role=role_of(roles, side.warps)) for side in found.sides)
-            error.finding = replace(found, sides=sides, kernel=self.kernel.name, seed=options.seed or None)
+            self.complete(error, options)
             raise
+
+    def complete(self, error: EmulatorError, options: Options) -> None:
+        """Adds to its finding what is known of the run."""
+        found, roles = error.finding, roles_of(self.kernel)
+        sides = tuple(replace(side, role=role_of(roles, side.warps)) for side in found.sides)
+        error.finding = replace(found, sides=sides, kernel=self.kernel.name, seed=options.seed or None)
+
+
+def _constant(value: Any, dtype: DType) -> Any:
+    """A float of a kernel's, as a residue."""
+    return value if dtype.bits == 8 else held(of_floats(value), dtype)
 
 
 def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
@@ -120,7 +139,7 @@ def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | N
 
 def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) -> RunResult:
     kernel = prepared.kernel
-    bound = _Arguments(kernel, arguments)
+    bound = _Arguments(kernel, arguments, options.residues)
     names = {PROCESSORS: options.processors, **bound.extents}
     grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
     if 0 in grid:
@@ -131,7 +150,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     x, y, z = (*kernel.threads, 1, 1)[:3]
     tensors = tuple(map(_described, bound.tensors.values()))
     launch = LaunchInfo(kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster, tensors)
-    result, program = RunResult(), prepared.program
+    result, program = RunResult(), prepared.on_residues if options.residues else prepared.program
     chances, positions, steps = None, Positions(launch), options.max_steps
     if options.seed:
         chances = Chances(options.seed)
@@ -141,21 +160,33 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     for register, value in zip(program.arguments, bound.values, strict=True):
         registers[register] = value
     ran: set[int] = set()
-    if options.checks:
+    covers = options.checks and "coverage" in options.selection
+    if covers:
         program = watched(program, ran)
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
     for hook in options.hooks:
         if isinstance(hook, OpHook):
             program = told(program, hook)
-    hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
-    hooks = tuple(hook.of_launch(launch) for hook in hooks)
+    hooks = tuple(hook.of_launch(launch) for hook in options.hooks)
+    reports: Reports | None = None
+    if options.checks:
+
+        def take(error: HazardError) -> None:
+            prepared.complete(error, options)
+            options.report(error)
+
+        reports = Reports(options.selection, take)
+        checks = prepared.checks.of_launch(launch, reports, options.unwritten)
+        hooks = hooks if checks is None else (checks, *hooks)
     stdout = options.stdout or sys.stdout
     shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)
     with np.errstate(all="ignore"):
-        run_blocks(shared, program, registers, options, turns)
-    if options.checks:
+        run_blocks(shared, program, registers, options, turns, reports)
+    if covers:
         result.not_run = not_run(prepared.regions, ran)
+    for name, (array, dtype) in bound.copies.items():
+        result.tensors[name] = taken(array, dtype) if is_float(dtype) else array
     return result
 
 
@@ -176,10 +207,12 @@ def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes
 
 
 class _Arguments:
-    """Checked arguments. `extents`: what grid expressions may name. `values`: what the body's arguments start with."""
+    """Checked arguments. `extents`: what grid expressions may name. `values`: what the body's arguments start with.
+    `copies`: with `residues`, the tensors that the kernel runs on, with their dtypes."""
 
-    def __init__(self, kernel: Kernel, given: Mapping[str, object]) -> None:
-        self.kernel, self.given = kernel, given
+    def __init__(self, kernel: Kernel, given: Mapping[str, object], residues: bool) -> None:
+        self.kernel, self.given, self.residues = kernel, given, residues
+        self.copies: dict[str, tuple[NDArray[Any], DType]] = {}
         self.extents: dict[str, int] = {}
         args = kernel.body.args
         abi = kernel.abi if kernel.level == "thread" else abi_of([(a.name, a.type) for a in args], 64)
@@ -209,6 +242,9 @@ class _Arguments:
             expected = dim if isinstance(dim, int) else self.extents.setdefault(dim, extent)
             if extent != expected:
                 raise KernelArgumentError(f"{arg.name}: axis {axis} ({dim}) has extent {extent}, expected {expected}")
+        if self.residues:
+            array = copied(array, arg.dtype)
+            self.copies[arg.name] = array, arg.dtype
         return tensor_span(arg.name, array, number)
 
     def value(self, arg: AbiArg) -> Any:
@@ -229,6 +265,7 @@ class _Arguments:
     def scalar(self, arg: AbiArg) -> Any:
         value = self.take(arg.name)
         try:
-            return np.asarray(value).astype(numpy_dtype(arg.dtype)).reshape(())
+            found = np.asarray(value).astype(numpy_dtype(arg.dtype)).reshape(())
         except (TypeError, ValueError):
             raise KernelArgumentError(f"{arg.name}: expected a {arg.dtype}, got {value!r}") from None
+        return held(of_floats(found), arg.dtype) if self.residues and is_float(arg.dtype) else found

@@ -17,6 +17,7 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Options
 from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.backends.emulator.program import Program
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import PATIENCE, Instr, Schedule, Turns
 
 _CHUNK_STEPS = 64
@@ -26,12 +27,14 @@ _SHARED_BYTES, _CHECKED_BYTES = 1 << 26, 1 << 22
 """Shared memory that is emulated at once; with checks, which remember some hundred bytes of each."""
 
 
-def run_blocks(shared: Launch, program: Program, registers: list[Any], options: Options, turns: Turns) -> None:
+def run_blocks(
+    shared: Launch, program: Program, registers: list[Any], options: Options, turns: Turns, reports: Reports | None
+) -> None:
     """All blocks of a launch. `registers` are those that every cohort starts with, arguments included."""
     launch = shared.launch
     x, y, z = launch.grid
     blocks, unit = x * y * z, whole_clusters(launch)
-    memory = _CHECKED_BYTES if options.checks else _SHARED_BYTES
+    memory = _CHECKED_BYTES if reports is not None else _SHARED_BYTES
     most = min(options.chunk_threads // (shared.positions.warps * WARP), memory // max(1, launch.shared_bytes))
     size = max(1, most // unit) * unit
     starts = iter(range(0, blocks, size))
@@ -52,8 +55,10 @@ def run_blocks(shared: Launch, program: Program, registers: list[Any], options: 
         chunk = schedule.chunk
         del turns.schedules[chunk]
         chunk.hook.on_end()
-        if options.checks:
-            chunk.mbarriers.require_complete(launch, shared.kernel.loc)
+        if reports is not None:
+            for error in chunk.mbarriers.incomplete(launch, shared.kernel.loc):
+                if not reports.told:  # copies that nobody waits for do not come
+                    reports.tell(error)
 
 
 def _turn(code: Sequence[Instr], turns: Turns) -> Schedule:

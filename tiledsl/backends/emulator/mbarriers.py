@@ -7,6 +7,8 @@ hear of arrivals before they count, and of phases and rounds that end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tiledsl.arch import MOST_TX_BYTES, NAMED_BARRIERS, WARP
@@ -60,11 +62,12 @@ class Mbarriers:
         self.count[rows, columns] = self.pending[rows, columns] = count
         self.bytes[rows, columns] = self.phase[rows, columns] = 0
 
-    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, commits: Ints | None = None) -> None:
-        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`; `commits`: of work
-        that these lanes have begun (`hooks.Sync`)."""
+    def arrive(self, op: Op, owners: Ints, threads: Ints, rows: Ints, columns: Ints, commits: bool = False) -> None:
+        """One arrival an entry: of a thread of the block `owners` at an mbarrier of the block `rows`; `commits`: of
+        work that it has begun (`hooks.Sync`)."""
         blocks, homes, places = owners + self.first, rows + self.first, self.places(columns)
-        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, commits))
+        warps, lanes = np.divmod(threads, WARP)
+        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, lanes, commits))
         for column in np.unique(columns).tolist():
             users = self.users[int(column)]
             users.setdefault(op, set()).update(warps[columns == column].tolist())
@@ -97,13 +100,13 @@ class Mbarriers:
         if len(rows):
             self.hook.on_complete("mbarrier", rows + self.first, self.places(columns))
 
-    def require_complete(self, launch: LaunchInfo, loc: Loc) -> None:
-        """Raise HazardError for a phase with bytes too few or too many, when the blocks have ended."""
+    def incomplete(self, launch: LaunchInfo, loc: Loc) -> Iterator[HazardError]:
+        """One for each phase with bytes too few or too many, when the blocks have ended."""
         for row, column in np.argwhere(self.bytes != 0).tolist():
             block, users = launch.block_index(row + self.first), list(self.users[column])
             message = f"{self.labels[column]} of block {block} ends in a phase that {self.lacks_bytes(row, column)}"
             fix = "let expect_tx say how many bytes the loads of the phase bring"
-            raise HazardError(message, users[0].loc if users else loc, fix, code="T410")
+            yield HazardError(message, users[0].loc if users else loc, fix, code="T410")
 
     def lacks_bytes(self, row: int, column: int) -> str:
         bytes_ = int(self.bytes[row, column])

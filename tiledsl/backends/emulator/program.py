@@ -8,12 +8,12 @@ that the warps meet at, or a loop that may wait for another's write (`_spins`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 import numpy as np
 
 from tiledsl.backends.emulator import control as code
-from tiledsl.backends.emulator.rules.registry import CONDITIONS, RULES, rule_of
+from tiledsl.backends.emulator.rules.registry import CONDITIONS, RULES, Rule, rule_of
 from tiledsl.backends.emulator.schedule import Instr, Roles, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -39,10 +39,11 @@ class Program:
     roles: Roles
 
 
-def flatten(kernel: Kernel) -> Program:
-    """Raises EmulatorError for an op that has no rule."""
+def flatten(kernel: Kernel, rules: Callable[[Op], Rule] = rule_of, of_float: Callable[..., Any] = canonical) -> Program:
+    """rules: gives that of each op. of_float: what a register holds, from a constant and its dtype. Raises
+    EmulatorError for an op that has no rule."""
     joined = _joined_copies(kernel)
-    flat = _Flattener(joined, _blocking(kernel, joined))
+    flat = _Flattener(joined, _blocking(kernel, joined), rules, of_float)
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(code.ReturnInstr(kernel.body.terminator))
@@ -93,8 +94,10 @@ def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
 class _Flattener:
     """`joined`: ops before and after which all warps of a block meet. `blocking`: see `_blocking`."""
 
-    def __init__(self, joined: frozenset[Op], blocking: set[Op]) -> None:
-        self.joined, self.blocking = joined, blocking
+    def __init__(
+        self, joined: frozenset[Op], blocking: set[Op], rules: Callable[[Op], Rule], of_float: Callable[..., Any]
+    ) -> None:
+        self.joined, self.blocking, self.rules, self.of_float = joined, blocking, rules, of_float
         self.code: list[Instr] = []
         self.initial: list[Any] = []
         self.registers: dict[Value, int] = {}
@@ -136,7 +139,7 @@ class _Flattener:
     def constant(self, op: arith.Constant) -> None:
         (register,) = self.define(op.results)
         value = np.array(op.value, numpy_dtype(op.dtype))
-        self.initial[register] = canonical(value, op.dtype) if op.dtype.python is float else value
+        self.initial[register] = self.of_float(value, op.dtype) if op.dtype.python is float else value
 
     def emit(self, op: Op) -> Instr:
         """Code for one op; returns the instruction after which its operands may be freed."""
@@ -159,7 +162,7 @@ class _Flattener:
                 return self.emit_op(op)
 
     def emit_op(self, op: Op) -> Instr:
-        return self.append(code.OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
+        return self.append(code.OpInstr(op, self.rules(op), self.read(op.operands), self.define(op.results)))
 
     def emit_wait(self, op: Op, cls: type[Op], operands: tuple[int, ...]) -> Instr:
         """At `op`, as ops of a class with a condition do; it may have a rule, too."""

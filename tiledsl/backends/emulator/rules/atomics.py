@@ -20,10 +20,14 @@ from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import F32, GlobalType, PtrType
 
 Atomic = tile.Atomic | mem.Atomic
+Update = Callable[..., Any]
 
 
-def access_atomically(c: Cohort, op: Atomic, span: Span, address: Any, *values: Any) -> Any:
-    """What each active lane found, [groups, warps, 32]; None for a store. Lanes at one element go in turn."""
+def access_atomically(
+    c: Cohort, op: Atomic, span: Span, address: Any, *values: Any, update: Update | None = None
+) -> Any:
+    """What each active lane found, [groups, warps, 32]; None for a store. Lanes at one element go in turn. update: what
+    becomes of elements, from the old ones and the values, if it is not what the op says."""
     heard: dict[str, Any] = {"order": op.order, "reach": op.reach}
     if not op.fn.writes:
         return load(c, op, span, address, **heard)[0]
@@ -32,7 +36,7 @@ def access_atomically(c: Cohort, op: Atomic, span: Span, address: Any, *values: 
     require_writable(op, span)
     index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic", **heard))
     lanes = c.active()
-    update = _update(op)
+    update = update or _update(op)
     where, given = index[lanes], [c.spread(v)[lanes] for v in values]
     old = np.zeros(len(where), span.elements.dtype)
     # The n-th lane that comes to an address has its turn in round n.
@@ -51,8 +55,7 @@ def access_atomically(c: Cohort, op: Atomic, span: Span, address: Any, *values: 
     return result
 
 
-def _update(op: Atomic) -> Callable[..., Any]:
-    """What becomes of elements, from the old ones and the values."""
+def _update(op: Atomic) -> Update:
     memory = op.operands[0].type
     in_tensor = isinstance(memory, GlobalType) or (isinstance(memory, PtrType) and memory.space == "global")
     match op.fn.name:

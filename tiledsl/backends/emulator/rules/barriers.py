@@ -23,12 +23,12 @@ from tiledsl.ir.ops import barriers, gpu
 
 
 def _mbarriers(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Span, Ints, Ints, Ints, Sequence[Any]]:
-    """Where the mbarriers are that the op's first operands name: their tile, and row, place and warp of each active
+    """Where the mbarriers are that the op's first operands name: their tile, and row, place and thread of each active
     lane; and the values behind."""
     span, address, rest = located(c, op, 0, values)
     access_index(c, op, span, address, "mbarrier")
     blocks, threads = c.threads()
-    return span, blocks - c.chunk.first, c.spread(address)[c.active()], threads // WARP, rest
+    return span, blocks - c.chunk.first, c.spread(address)[c.active()], threads, rest
 
 
 def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
@@ -58,14 +58,14 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
 
 
 @rule(barriers.Arrive, barriers.ExpectTx)
-def arrive(c: Cohort, op: Op, *values: Any, commits: Ints | None = None) -> None:
-    span, owners, at, warps, rank = _mbarriers(c, op, values)
+def arrive(c: Cohort, op: Op, *values: Any, commits: bool = False) -> None:
+    span, owners, at, threads, rank = _mbarriers(c, op, values)
     rows = remote(c, op, owners, c.spread(rank[0])[c.active()]) if rank else owners
     columns = columns_of(c, op, span, rows, at)
     c.chunk.require_running(op, owners, rows)
     if isinstance(op, barriers.ExpectTx):
         c.chunk.mbarriers.change_bytes(op, rows, columns, op.bytes)
-    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns, commits)
+    c.chunk.mbarriers.arrive(op, owners, threads, rows, columns, commits)
 
 
 def remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
@@ -80,7 +80,7 @@ def remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
 def commit_arrives(c: Cohort, op: Op, *values: Any) -> None:
     """The rule of an op that arrives when the asynchronous work has ended that its threads have begun. `values`: the
     mbarrier's place. Work is done when it is issued here: what comes before its end is for the hooks to say."""
-    arrive(c, op, *values, commits=c.threads()[1] % WARP)
+    arrive(c, op, *values, commits=True)
 
 
 def _waited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +21,18 @@ from tiledsl.layout.shared import CHUNK, ROWS, SPANS, Paneled
 Values = Sequence[Any]
 
 
-def product(row: MmaRow, a: Values, b: Values, c: Values, tiles: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, ...]:
+Multiply = Callable[..., Array]
+"""As `mma_planes`, or `tensor_core.wgmma`."""
+
+
+def product(
+    row: MmaRow,
+    a: Values,
+    b: Values,
+    c: Values,
+    tiles: tuple[int, int, int] = (1, 1, 1),
+    multiply: Multiply = mma_planes,
+) -> tuple[Any, ...]:
     """``a b + c`` from the values that each lane holds and to those: elements, or u32 words of narrow elements.
 
     tiles: how many instructions there are along m, n and k; those along k follow each other. Their operands lie row by
@@ -41,7 +52,7 @@ def product(row: MmaRow, a: Values, b: Values, c: Values, tiles: tuple[int, int,
         every = (along_m, along_n, warps)
         x = np.broadcast_to(x[:, :, :, None], (*x.shape[:2], *every)).reshape(*x.shape[:2], -1)
         y = np.broadcast_to(y[:, :, None, :], (*y.shape[:2], *every)).reshape(*y.shape[:2], -1)
-        total = mma_planes(row, x, y, total, _fma)
+        total = multiply(row, x, y, total, _fma)
     sums = total.reshape(*sums.shape[2:], -1, warps).transpose(3, 2, 0, 1)
     return registers(acc, sums, shape, np.asarray(c[0]).dtype)
 

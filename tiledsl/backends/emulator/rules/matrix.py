@@ -16,7 +16,7 @@ from tiledsl.backends.emulator.hooks import AccessKind, Ints
 from tiledsl.backends.emulator.memory import access_index, assign
 from tiledsl.backends.emulator.rules.arith import from_word, to_word
 from tiledsl.backends.emulator.rules.gpu import LANES, require_whole_warps
-from tiledsl.backends.emulator.rules.matrices import coordinates, product
+from tiledsl.backends.emulator.rules.matrices import Multiply, coordinates, product
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.places import (
     Memory,
@@ -31,6 +31,7 @@ from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import matrix, mem, ptx
 from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.tensor_core import mma_planes
 from tiledsl.ir.types import FragmentType, PtrType, TileType
 
 Fragment = tuple[Any, ...]
@@ -47,10 +48,10 @@ def multiply(c: Cohort, op: matrix.Mma, a: Fragment, b: Fragment, acc: Fragment)
 
 
 @rule(ptx.MmaSync)
-def multiply_registers(c: Cohort, op: ptx.MmaSync, *registers: Any) -> Fragment:
+def multiply_registers(c: Cohort, op: ptx.MmaSync, *registers: Any, multiply: Multiply = mma_planes) -> Fragment:
     require_full_warps(c, op)
     a, b, _ = (len(values) for values in op.split())
-    return product(op.row, registers[:a], registers[a : a + b], registers[a + b :])
+    return product(op.row, registers[:a], registers[a : a + b], registers[a + b :], multiply=multiply)
 
 
 def require_full_warps(c: Cohort, op: Op) -> None:

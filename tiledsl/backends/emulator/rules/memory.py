@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.memory import load, name_threads, store
-from tiledsl.backends.emulator.rules.atomics import access_atomically
+from tiledsl.backends.emulator.rules.atomics import Update, access_atomically
 from tiledsl.backends.emulator.rules.places import Place, require_within
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import ADDRESS_BITS, SharedTile, Span
@@ -61,9 +61,9 @@ def store_elements(c: Cohort, op: tile.Store | mem.Store, *operands: Any) -> Non
 
 
 @rule(tile.Atomic, mem.Atomic)
-def atomic(c: Cohort, op: tile.Atomic | mem.Atomic, *operands: Any) -> Any:
+def atomic(c: Cohort, op: tile.Atomic | mem.Atomic, *operands: Any, update: Update | None = None) -> Any:
     span, address, values = located(c, op, 0, operands)
-    return access_atomically(c, op, span, address, *values)
+    return access_atomically(c, op, span, address, *values, update=update)
 
 
 @rule(mem.Within)

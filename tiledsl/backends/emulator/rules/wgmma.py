@@ -20,6 +20,7 @@ from tiledsl.backends.emulator.native.dot import add_terms
 from tiledsl.backends.emulator.rules.gpu import whole_warpgroups
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
+    Multiply,
     held_matrices,
     operand_addresses,
     registers,
@@ -140,7 +141,9 @@ def describe(c: Cohort, op: wgmma.Descriptor, address: Any) -> Any:
 
 
 @rule(wgmma.Instruction)
-def multiply_registers(c: Cohort, op: wgmma.Instruction, accumulate: Any, *values: Any) -> tuple[Any, ...]:
+def multiply_registers(
+    c: Cohort, op: wgmma.Instruction, accumulate: Any, *values: Any, multiply: Multiply = tensor_core.wgmma
+) -> tuple[Any, ...]:
     groups, row = _Warpgroups(c), op.row
     left = len(op.left)
     dtype = numpy_dtype(DTYPES[row.a])
@@ -149,7 +152,7 @@ def multiply_registers(c: Cohort, op: wgmma.Instruction, accumulate: Any, *value
     else:
         a = _described(groups, op, values[0], WGMMA_ROWS, dtype, op.turned_a)
     b = _described(groups, op, values[left], op.n, numpy_dtype(DTYPES[row.b]), op.turned_b)
-    return _product(groups, op, a, b, values[left + 1 :], accumulate)
+    return _product(groups, op, a, b, values[left + 1 :], accumulate, multiply)
 
 
 def _described(
@@ -177,7 +180,13 @@ def _described(
 
 
 def _product(
-    groups: _Warpgroups, op: wgmma.Mma | wgmma.Instruction, a: Array, b: Array, held: Sequence[Any], accumulate: Any
+    groups: _Warpgroups,
+    op: wgmma.Mma | wgmma.Instruction,
+    a: Array,
+    b: Array,
+    held: Sequence[Any],
+    accumulate: Any,
+    multiply: Multiply = tensor_core.wgmma,
 ) -> tuple[Any, ...]:
     """``a b + c``, where `held` are the registers of c; without c where `accumulate` is false."""
     layout, dims = of_warpgroups(1), (a.shape[1], b.shape[1])
@@ -185,7 +194,7 @@ def _product(
     keep = groups.uniform(op, accumulate, "accumulate")
     if not keep.all():
         sums = np.where(keep[:, None, None], sums, np.zeros((), sums.dtype))
-    result = tensor_core.wgmma(op.row, a, b, sums, add_terms())
+    result = multiply(op.row, a, b, sums, add_terms())
     return registers(layout, result[:, None], groups.shape, np.asarray(held[0]).dtype)
 
 

@@ -39,6 +39,14 @@ class Relation:
     atomic: tuple[bool, bool]
 
 
+NARROW = Edge(
+    "T102",
+    "scope",
+    "and the arrival between the two has the scope of a block, which orders shared memory alone",
+    'leave out scope="cta" of the arrival at the mbarrier and of the wait',
+)
+
+
 def of(relation: Relation) -> Edge:
     """In global memory."""
     edge = _waited(relation) if relation.open else _ordered(relation)
@@ -123,6 +131,14 @@ PROXY = Edge(
     "proxy-fence",
     "with no proxy fence since",
     "let the threads that did so execute fence_proxy_async() before they arrive where this one waits",
+)
+
+
+LANES = Edge(
+    "T101",
+    "syncwarp",
+    "and another lane of its warp has arrived without waiting for it",
+    "put a syncwarp() before one lane arrives for its warp, or let all lanes arrive",
 )
 
 

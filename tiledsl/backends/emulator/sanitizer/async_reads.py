@@ -14,7 +14,7 @@ import numpy as np
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import require_few
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
-from tiledsl.backends.emulator.sanitizer.clocks import Known
+from tiledsl.backends.emulator.sanitizer.clocks import ALL, Known
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
 from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
@@ -58,7 +58,7 @@ class StoreReads:
         self.begin(self.open[-1])
 
     def begin(self, reads: _Reads) -> None:
-        self.memory.begin_reading(reads.touch, (reads.who * self.unit % WARP)[:, None])
+        self.memory.begin_reading(reads.touch, (reads.who % WARP)[:, None])
 
     def commit(self, rows: Ints, threads: Ints) -> None:
         self.committed[rows, threads // self.unit] += 1
@@ -88,13 +88,14 @@ class StoreReads:
         ending[rows, warps] = True
         for touch in (reads.touch for reads in self.open):
             left = ending[touch.owners, touch.warps]
-            if left.any():
+            if left.any() and not self.memory.reports.involves(touch.access.op.loc):
                 side, access = self.side(touch, int(np.argmax(left)), "ends"), touch.access
                 text = f"{side.who} ends, and has not waited for {access.op.name}, which may still read {access.label}"
                 memory = Accessed(access.label, "shared", byte=int(access.addresses[0]) - access.base)
-                raise HazardError(
+                error = HazardError(
                     text, access.op.loc, self.fix, code="T302", sides=(side,), memory=memory, missing="read-wait"
                 )
+                self.memory.reports.tell(error)
 
     def side(self, touch: Touch, entry: int, does: str) -> Side:
         block, warp = int(touch.owners[entry]) + self.memory.first, int(touch.warps[entry])
@@ -119,7 +120,7 @@ class ProductReads(StoreReads):
         ready = self.ready[rows[:, None], warps].all(axis=1)
         if not ready.all():
             side = self.side(touch, int(np.argmin(ready)), "multiplies")
-            raise HazardError(
+            error = HazardError(
                 f"{touch.access.op.name} of {side.who} uses registers that no wgmma.fence has made ready",
                 touch.access.op.loc,
                 "put wgmma_fence() before the first product, and after registers of it were written",
@@ -127,9 +128,13 @@ class ProductReads(StoreReads):
                 sides=(side,),
                 missing="wgmma-fence",
             )
+            self.memory.reports.tell(error)
         # What all of its warps know.
         known = self.clocks.view_of(self.clocks.known[rows[:, None], warps].min(axis=1))
         super().issue(replace(touch, known=known))
+
+    def begin(self, reads: _Reads) -> None:
+        self.memory.begin_reading(reads.touch, ALL)  # lanes of a warp wait together
 
     def fence(self, rows: Ints, threads: Ints) -> None:
         self.ready[rows, threads // WARP] = True
@@ -138,12 +143,14 @@ class ProductReads(StoreReads):
         """Accumulators are read after this wait: all products of these warps are in groups."""
         waits = np.zeros(self.committed.shape, np.bool_)
         waits[rows, threads // WARP] = True
+        lacking = False
         for reads in self.open:
             touch = reads.touch
             lacks = waits[touch.owners, reads.who] & (reads.groups >= self.committed[touch.owners, reads.who])
             if lacks.any():
                 side = self.side(touch, int(np.argmax(lacks)), "multiplies")
-                raise HazardError(
+                lacking = True
+                error = HazardError(
                     f"{op.name} of {side.who} does not wait for the product at {touch.access.op.loc}, which no commit "
                     "has put into a group",
                     op.loc,
@@ -152,6 +159,10 @@ class ProductReads(StoreReads):
                     sides=(replace(side, loc=op.loc, op=op.name, does="waits"), side),
                     missing="commit",
                 )
+                self.memory.reports.tell(error)
+        if lacking:  # as if they had been committed: what follows from that is no other finding
+            self.commit(rows, threads)
+            self.wait(rows, threads, 0)
         self.ready[rows, threads // WARP] = False
 
     def end(self, reads: _Reads) -> None:
@@ -189,7 +200,7 @@ class CommittedWork:
         if (other := self.lane[who] != lanes).any():
             self.begun, at = access.op, int(np.argmax(other))
             text = f"begins work in lane {lanes[at]}, and has begun some in lane {self.lane[who][at]}"
-            self.fail(int(touch.owners[at]), int(touch.warps[at]), text, "let one thread of a warp begin all of it")
+            self.tell(int(touch.owners[at]), int(touch.warps[at]), text, "let one thread of a warp begin all of it")
         agents, epochs = self.clocks.ids(touch.owners, self.clocks.work + touch.warps), self.commits[who] + 1
         self.needed[who], self.begun = epochs, access.op
         memory.against_writers(touch)
@@ -206,7 +217,7 @@ class CommittedWork:
     def commit(self, sync: Sync) -> Ints:
         """How many commits there are with this one, of each warp; 0 where another of its threads commits."""
         who = sync.blocks - self.memory.first, sync.warps
-        own = self.lane[who] == sync.commits
+        own = self.lane[who] == sync.lanes
         self.commits[who] += own
         return np.where(own, self.commits[who], 0)
 
@@ -215,7 +226,7 @@ class CommittedWork:
         left = self.needed[rows, warps] > self.commits[rows, warps]
         if left.any():
             at = int(np.argmax(left))
-            self.fail(int(rows[at]), int(warps[at]), "ends, and has not committed all work that it has begun")
+            self.tell(int(rows[at]), int(warps[at]), "ends, and has not committed all work that it has begun")
 
     def end(self, known: Known) -> None:
         """All blocks have ended, with what each `known` [blocks, rank, agents]."""
@@ -226,10 +237,11 @@ class CommittedWork:
         left = self.needed > known[rows[:, None], self.clocks.ranks[rows][:, None], warps]
         if left.any():
             row, warp = np.argwhere(left)[0].tolist()
-            self.fail(row, warp, "has begun work that may go on when the block ends: nobody waits for its last commit")
+            self.tell(row, warp, "has begun work that may go on when the block ends: nobody waits for its last commit")
 
-    def fail(self, row: int, warp: int, text: str, fix: str = _FIX) -> None:
+    def tell(self, row: int, warp: int, text: str, fix: str = _FIX) -> None:
         assert self.begun is not None
         side = self.memory.cells.launch.side(self.begun, text, row + self.memory.first, warp=warp)
         message = f"{side.who} {text}"
-        raise HazardError(message, self.begun.loc, fix, code="T305", sides=(side,), missing="commit")
+        error = HazardError(message, self.begun.loc, fix, code="T305", sides=(side,), missing="commit")
+        self.memory.reports.tell(error)

@@ -137,7 +137,7 @@ class AtomicOrder:
         self.published.learn(cluster, agent, clocks.known[row, warp], past)
 
     def past(self, row: int, warp: int) -> Past:
-        return self.published.past(int(self.clocks.in_grid[row]), self.clocks.known[row, warp].copy())
+        return self.published.past(int(self.clocks.in_grid[row]), self.clocks.arrivals(self.clocks.known[row, warp]))
 
     def write(self, place: _Place, groups: list[_Group], row: int, warp: int, releases: bool, updates: bool) -> None:
         before = self.published.places.get(place, {})

@@ -1,32 +1,66 @@
-"""A check of shared memory: reads of what nobody wrote, or wrote through another tile last."""
+"""Reads of memory that nobody wrote, or of shared memory that was last written through another tile."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tiledsl.backends.emulator.hooks import Access, Bools, Ints
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.rules.memory import shared_bases
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ops
-from tiledsl.errors import HazardError
+from tiledsl.errors import Accessed, HazardError
 from tiledsl.ir.ops import mem
 
 
+class Unwritten:
+    """Reports when a thread reads an element of a tensor that holds nothing yet, as the caller says (`names`), and that
+    nobody in the launch has written. `written`: by tensor, of each element that its memory has room for."""
+
+    def __init__(self, launch: LaunchInfo, names: frozenset[str], reports: Reports) -> None:
+        self.launch, self.reports = launch, reports
+        self.tensors = {tensor.label: tensor for tensor in launch.tensors if tensor.label in names}
+        self.written = {name: np.zeros(t.bytes // t.size, np.bool_) for name, t in self.tensors.items()}
+
+    def access(self, access: Access) -> None:
+        tensor = self.tensors.get(access.label)
+        if tensor is None:
+            return
+        written, first = self.written[access.label], (access.addresses - tensor.low) // tensor.size
+        elements = first[:, None] + np.arange(max(1, access.width // tensor.size))
+        if access.kind in ("read", "atomic", "fetch") and not (there := written[elements]).all():
+            self.tell(access, tensor, *np.argwhere(~there)[0].tolist())
+        if access.kind in ("write", "atomic", "async"):
+            written[elements] = True
+
+    def tell(self, access: Access, tensor: TensorInfo, entry: int, element: int) -> None:
+        blocks = access.blocks if access.owners is None else access.owners
+        side = self.launch.side(access.op, "reads", int(blocks[entry]), thread=int(access.threads[entry]))
+        at = int(access.addresses[entry]) + element * tensor.size
+        memory = Accessed(access.label, "global", tensor.element(at), at - tensor.base, access.width)
+        message = (
+            f"uninitialised read: {side.who} reads {memory}, which no thread has written and the caller left empty"
+        )
+        fix = "write the element before it is read, or do not read it: 0 times what happens to be there may be NaN"
+        self.reports.tell(HazardError(message, access.op.loc, fix, code="T201", sides=(side,), memory=memory))
+
+
 class LastWrites:
-    """Raises HazardError when a thread reads shared memory that no thread of its block has written, or that was last
+    """Reports when a thread reads shared memory that no thread of its block has written, or that was last
     written through another tile, which lies over the one it reads.
 
     `last`: of each cell, the number of the op that wrote it last, plus 1. `tiles`: of each such op, the tile. Where
     control flow chose the pointer it is None, and nothing is said.
     """
 
-    def __init__(self, cells: Cells, overlapping: bool) -> None:
+    def __init__(self, cells: Cells, overlapping: bool, reports: Reports) -> None:
         """overlapping: are there tiles with bytes in common?"""
-        self.cells, self.overlapping = cells, overlapping
+        self.cells, self.overlapping, self.reports = cells, overlapping, reports
         self.last = np.zeros(cells.count, np.int32)
         self.writers, self.tiles = Ops(), list[mem.SharedBase | None]()
 
-    def access(self, access: Access, cells: Ints) -> None:
-        if access.kind in ("read", "atomic", "fetch"):
+    def access(self, access: Access, cells: Ints, ordered: bool = True) -> None:
+        """ordered: has nothing else been found of it?"""
+        if ordered and access.kind in ("read", "atomic", "fetch"):
             self.require_written(access, cells)
         if access.kind in ("write", "atomic"):
             self.write(access, cells)
@@ -40,7 +74,7 @@ class LastWrites:
     def require_written(self, access: Access, cells: Ints) -> None:
         writers = self.last.take(cells)
         if not writers.all():
-            self.fail(
+            self.tell(
                 "T201", "uninitialised read", access, cells, writers == 0, "which no thread has written",
                 "write the tile before it is read; shared memory does not start as zero on a GPU",
             )  # fmt: skip
@@ -52,19 +86,21 @@ class LastWrites:
             number = int(writers[through][0]) - 1
             tile = self.tiles[number]
             name = tile.label if tile is not None and tile.label else "another tile"
-            self.fail(
+            self.tell(
                 "T202", "overwritten", access, cells, through,
                 f"which was last written through {name}, which has the same bytes, at {self.writers[number].loc}",
                 "read a tile for the last time before the one over= it is written, or leave out over=",
             )  # fmt: skip
 
-    def fail(self, code: str, what: str, access: Access, cells: Ints, wrong: Bools, why: str, fix: str) -> None:
+    def tell(self, code: str, what: str, access: Access, cells: Ints, wrong: Bools, why: str, fix: str) -> None:
+        if self.reports.knows(code, access.label, access.op.loc):
+            return
         lane, cell = (int(i) for i in np.argwhere(wrong)[0])
         thread, block = int(access.threads[lane]), int(access.blocks[lane])
         side = self.cells.launch.side(access.op, "reads", block, thread=thread)
         memory = self.cells.memory(int(cells[lane, cell]), access)
         message = f"{what}: {side.who} reads {memory}, {why}"
-        raise HazardError(message, access.op.loc, fix, code=code, sides=(side,), memory=memory)
+        self.reports.tell(HazardError(message, access.op.loc, fix, code=code, sides=(side,), memory=memory))
 
 
 def _tile(access: Access) -> mem.SharedBase | None:

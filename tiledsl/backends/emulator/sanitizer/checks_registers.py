@@ -4,7 +4,7 @@ write need a fence before the product. (PTX ISA: wgmma.fence, wgmma.wait_group.)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tiledsl.errors import HazardError, Side
 from tiledsl.ir.core import Kernel, Op, Value
@@ -13,8 +13,8 @@ from tiledsl.ir.types import FragmentType
 from tiledsl.passes.analysis.structure import flows, reached
 
 
-def check_registers(kernel: Kernel) -> None:
-    """Raise HazardError at the first op that takes an accumulator too early, or product that lacks its fence."""
+def check_registers(kernel: Kernel) -> Iterator[HazardError]:
+    """One for each op that takes an accumulator too early, and product that lacks its fence."""
     ops = list(kernel.walk())
     carried: defaultdict[Value, list[Value]] = defaultdict(list)  # what control ops make of a value
     for targets, sources in (slot for op in ops for flow in flows(op) for slot in flow.slots):
@@ -22,11 +22,11 @@ def check_registers(kernel: Kernel) -> None:
             carried[source] += targets
     for op in ops:
         if isinstance(op, wgmma.Instruction):
-            _require_untouched(op, carried)
-            _require_fenced(op, op.left if op.a_registers else [])
-            _require_fenced(op, [v for v in op.accumulators if not _is_ready(v)])
+            yield from _touched(op, carried)
+            yield from _unfenced(op, op.left if op.a_registers else [])
+            yield from _unfenced(op, [v for v in op.accumulators if not _is_ready(v)])
         elif isinstance(op, wgmma.Mma) and isinstance(op.a.type, FragmentType):
-            _require_fenced(op, [op.a])
+            yield from _unfenced(op, [op.a])
 
 
 def _is_ready(accumulator: Value) -> bool:
@@ -42,7 +42,7 @@ _MAY_HOLD = (wgmma.WaitGroup, control.For, control.While, control.Yield, control
 """Who may take a register of a product in flight, besides products."""
 
 
-def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value]]) -> None:
+def _touched(op: wgmma.Instruction, carried: Mapping[Value, list[Value]]) -> Iterator[HazardError]:
     def passed_on(value: Value) -> list[Value]:
         waits = [(user, at) for user, at in value.uses if isinstance(user, wgmma.WaitGroup) and user.pending]
         return [*carried.get(value, ()), *(wait.results[at] for wait, at in waits)]
@@ -51,7 +51,7 @@ def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value
         for user, position in value.uses:
             asks_for_own = isinstance(user, wgmma.Instruction) and position >= 2 + len(user.left)
             if not asks_for_own and not isinstance(user, _MAY_HOLD):
-                raise HazardError(
+                yield HazardError(
                     f"{user.name} uses a register of the product at {op.loc}, which is in flight",
                     user.loc,
                     "wait for the accumulator first: acc.wait()",
@@ -64,11 +64,11 @@ def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value
 # -- fences ----------------------------------------------------------------------------------------
 
 
-def _require_fenced(op: Op, values: list[Value]) -> None:
+def _unfenced(op: Op, values: list[Value]) -> Iterator[HazardError]:
     for value in values:
         maker = value.op
         if maker is not None and not _fence_between(maker, op):
-            raise HazardError(
+            yield HazardError(
                 f"{op.name} uses a register that {maker.name} at {maker.loc} writes, with no wgmma.fence between",
                 op.loc,
                 "put wgmma_fence() between the two",

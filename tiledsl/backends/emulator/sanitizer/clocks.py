@@ -2,7 +2,7 @@
 
 Each warp has a count, and what it does belongs to its count at that time. A release publishes the clock of its warp and
 increments its count; an acquire merges what was published into the clock of its warp. An access of one warp happens
-before another warp's if that warp's clock has a count of the first at least as high. Four kinds of *agents* have
+before another warp's if that warp's clock has a count of the first at least as high. Six kinds of *agents* have
 counts, in every block of a cluster:
 
 - warps: `warp`;
@@ -10,7 +10,13 @@ counts, in every block of a cluster:
   before that count;
 - mbarriers: `2 * warps + column` counts phases that have ended, with the bytes that have arrived in them;
 - work that threads begin and commit to mbarriers, in kernels with any: `work + warp` counts commits whose work has
-  ended.
+  ended;
+- releases by some lanes of a warp alone, in kernels with mbarriers: `alone + warp` is the warp's count at the last one.
+  Where other lanes have made accesses since all have met, such a release lets others know of what the warp did before
+  it met, and of what these lanes did since (`LaneCounts`);
+- warps again, in clusters of kernels where some arrivals have the scope of a block: `far + warp` is the count of a warp
+  of another block up to which its accesses to global memory are known. Such an arrival in another block orders shared
+  memory alone.
 
 After a barrier of a whole block all of its warps have one count, above all that they had before. So where only such
 barriers order warps, one number for each block, `met`, is enough for what happened before its last barrier.
@@ -66,6 +72,47 @@ class NamedRounds:
         self.arrived[rows, numbers] = 0
 
 
+ALL = -1
+"""In place of a lane: all lanes of the warp."""
+Numbers = NDArray[Any]
+"""Integers of any width."""
+
+
+class LaneCounts:
+    """What some lanes of a warp did alone: by row and warp, the counts at which they did, and which lanes."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[int, int], list[tuple[int, Bools]]] = {}
+
+    def add(self, row: int, warp: int, count: int, made: Bools) -> None:
+        self.of.setdefault((row, warp), []).append((count, made))
+
+    def missing(
+        self, late: Bools, rows: Numbers, warps: Numbers, lanes: Numbers, since: Numbers, known: Numbers
+    ) -> Bools:
+        """Which accesses are not followed by what their lane did, of those, `late`, that nothing of the whole warp
+        follows.
+
+        One entry an access, or what broadcasts to that: by whom, at which count `since` of the warp, and which count
+        of it is `known`.
+        """
+        if not self.of or not late.any():
+            return late
+        missing, places = late.copy(), np.argwhere(late)
+        rows, warps, lanes, since, known = np.broadcast_arrays(rows, warps, lanes, since, known)
+        who = np.stack([each[late] for each in (rows, warps, lanes)], axis=1)
+        for row, warp, lane in np.unique(who, axis=0).tolist():
+            done = self.of.get((row, warp), [])
+            counts = np.sort([n for n, made in done if lane == ALL or (lane < WARP and made[lane])])
+            if not len(counts):
+                continue
+            at = tuple(places[(who == (row, warp, lane)).all(axis=1)].T)
+            # The first one behind each access; a last one that never comes.
+            after = np.append(counts, np.iinfo(np.int64).max)[np.searchsorted(counts, since[at], side="right")]
+            missing[at] = after > known[at]
+        return missing
+
+
 class View:
     """Clocks, one an entry: its count of the agent `id` (see `Clocks.ids`) is ``flat[start + id]``."""
 
@@ -87,12 +134,23 @@ class Clocks:
     met last. `in_grid` [blocks]: the number of its cluster in the grid. `met` [blocks]: all warps of the block know of
     what each did up to this count of its own, if nothing but barriers of whole blocks orders them."""
 
-    def __init__(self, clusters: Clusters, first: int, blocks: int, warps: int, mbarriers: int, commits: bool) -> None:
+    touched: Bools | None = None
+    """[blocks, warps, 32]: lanes that have made an access since those of their warp have met; None: nobody asks."""
+
+    def __init__(
+        self, clusters: Clusters, first: int, blocks: int, warps: int, mbarriers: int, commits: bool, narrow: bool
+    ) -> None:
         """Of the blocks `first` ..., whole clusters."""
         self.ranks, self.clusters, self.warps = clusters.rank, clusters.number, warps
         self.in_grid = clusters.number + first // clusters.size
         self.work = 2 * warps + mbarriers
-        self.agents = self.work + (warps if commits else 0)
+        self.alone = self.work + (warps if commits else 0)
+        self.far = self.alone + (warps if mbarriers else 0)
+        self.narrow = narrow and clusters.size > 1
+        self.agents = self.far + (warps if self.narrow else 0)
+        self.by_lanes, self.fenced_by_lanes = LaneCounts(), LaneCounts()
+        if mbarriers:
+            self.touched = np.zeros((blocks, warps, WARP), np.bool_)
         shape = clusters.size, self.agents
         self.known = np.zeros((blocks, warps, *shape), np.int32)
         self.synced = np.ones((blocks, warps), np.int64)
@@ -129,22 +187,72 @@ class Clocks:
     def tick(self, rows: Ints, warps: Ints) -> None:
         """Increments the counts of these warps, each named once."""
         self.known[rows, warps, self.ranks[rows], warps] += 1
+        if self.narrow:
+            self.known[rows, warps, self.ranks[rows], self.far + warps] = self.now(rows, warps)
 
     def sync(self, rows: Ints, warps: Ints) -> None:
         """All lanes of these warps, each named once, meet."""
         self.tick(rows, warps)
         self.synced[rows, warps] = self.now(rows, warps)
+        if self.touched is not None:
+            self.touched[rows, warps] = False
 
-    def release(self, meeting: Meeting, places: tuple[Ints, ...], rows: Ints, warps: Ints) -> None:
-        """Warps, one an entry and maybe named twice, release their clocks at these places."""
-        meeting.release(places, self.known[rows, warps])
+    def accessed(self, rows: Ints, warps: Ints, lanes: Ints | slice) -> None:
+        """These lanes make an access."""
+        if self.touched is not None:
+            self.touched[rows, warps, lanes] = True
+
+    def release(
+        self,
+        meeting: Meeting,
+        places: tuple[Ints, ...],
+        rows: Ints,
+        warps: Ints,
+        lanes: Ints | None = None,
+        narrow: Bools | None = None,
+    ) -> None:
+        """Warps, one an entry and maybe named twice, release their clocks at these places. lanes: they alone do.
+        narrow: which order shared memory alone."""
+        known = self.known[rows, warps]
+        if narrow is not None and self.narrow:
+            known[narrow, :, self.far :] = 0
+        if lanes is not None and self.touched is not None:
+            made = np.zeros_like(self.touched)
+            made[rows, warps, lanes] = True
+            others = np.asarray((self.touched & ~made).any(axis=2))
+            entry = np.flatnonzero(others[rows, warps])
+            if len(entry):
+                self.release_alone(known, entry, rows[entry], warps[entry], made)
+        meeting.release(places, known)
         self.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
+
+    def release_alone(self, known: Known, entry: Ints, rows: Ints, warps: Ints, made: Bools) -> None:
+        """What some lanes release, `made`, where others have made accesses: changes these entries of `known`."""
+        ranks, count = self.ranks[rows], self.now(rows, warps) + 1
+        met, fences = self.synced[rows, warps] - 1, known[entry, ranks, self.warps + warps]
+        known[entry, ranks, warps], known[entry, ranks, self.alone + warps] = met, count
+        if self.narrow:
+            known[entry, ranks, self.far + warps] = np.minimum(known[entry, ranks, self.far + warps], met)
+        known[entry, ranks, self.warps + warps] = np.minimum(fences, met)
+        for row, warp, when, fence in np.unique(np.stack([rows, warps, count, fences]), axis=1).T.tolist():
+            self.by_lanes.add(row, warp, when, made[row, warp])
+            self.fenced_by_lanes.add(row, warp, fence, made[row, warp])
+
+    def arrivals(self, known: Known) -> Known:
+        """A copy of clocks [..., agents], with the count up to which each has heard of any lane of a warp."""
+        heard = known.copy()
+        if self.far > self.alone:
+            warps = heard[..., : self.warps]
+            np.maximum(warps, known[..., self.alone : self.far], out=warps)
+        return heard
 
     def release_work(self, places: tuple[Ints, ...], rows: Ints, warps: Ints, counts: Ints) -> None:
         """Work that these warps have begun, so many commits of it, arrives at these mbarriers when it has ended. It
         happens after what the warp had waited for; the arrival does not release what the warp did itself."""
         known, entry, ranks = self.known[rows, warps], np.arange(len(rows)), self.ranks[rows]
         known[entry, ranks, warps] = known[entry, ranks, self.warps + warps] = 0
+        if self.narrow:
+            known[entry, ranks, self.far + warps] = 0
         known[entry, ranks, self.work + warps] = counts
         self.mbarriers.release(places, known)
 
@@ -161,8 +269,12 @@ class Clocks:
         self.known[rows] = everybody[:, None]
         warps = np.arange(self.warps)
         self.known[rows[:, None], warps, self.ranks[rows][:, None], warps] = before[:, None] + 1
+        if self.narrow:
+            self.known[rows[:, None], warps, self.ranks[rows][:, None], self.far + warps] = before[:, None] + 1
         self.synced[rows] = before[:, None] + 1
         self.met[rows] = before
+        if self.touched is not None:
+            self.touched[rows] = False
 
     def fence(self, rows: Ints, warps: Ints) -> None:
         """What these warps have read and written is fenced."""
@@ -183,27 +295,24 @@ class Clocks:
 # -- proxy fences -----------------------------------------------------------------------------------
 
 
-Numbers = NDArray[Any]
-"""Integers of any width."""
-
-
 class ProxyFences:
-    """`unfenced` [blocks, warps, 32]: lanes that have read or written since their last proxy fence. `partial`: of a
-    row and a warp, the counts of fences that others of these lanes have not made, and the lanes that have."""
+    """`unfenced` [blocks, warps, 32]: lanes that have read or written since their last proxy fence. Fences that others
+    of these lanes have not made are in `Clocks.fenced_by_lanes`."""
 
     def __init__(self, clocks: Clocks, blocks: int, warps: int) -> None:
         self.clocks = clocks
         self.unfenced = np.zeros((blocks, warps, WARP), np.bool_)
-        self.partial: dict[tuple[int, int], list[tuple[int, Bools]]] = {}
 
-    def accessed(self, rows: Ints, warps: Ints, lanes: Ints, matrix: bool) -> None:
-        """These lanes read or write; all lanes of a warp move a matrix."""
-        self.unfenced[rows, warps, slice(None) if matrix else lanes] = True
+    def accessed(self, rows: Ints, warps: Ints, lanes: Ints | slice) -> None:
+        """These lanes read or write."""
+        self.unfenced[rows, warps, lanes] = True
 
     def make(self, rows: Ints, warps: Ints, lanes: Ints) -> None:
         """These lanes execute a fence."""
         made = np.zeros_like(self.unfenced)
         made[rows, warps, lanes] = True
+        if self.clocks.touched is not None:  # as accesses, fences of other lanes are not those of one that arrives
+            self.clocks.touched |= made & self.unfenced
         self.unfenced &= ~made
         rows, warps = np.nonzero(made.any(axis=2))
         whole = ~self.unfenced[rows, warps].any(axis=1)
@@ -211,28 +320,4 @@ class ProxyFences:
         rows, warps = rows[~whole], warps[~whole]
         self.clocks.tick(rows, warps)
         for row, warp, count in zip(rows.tolist(), warps.tolist(), self.clocks.now(rows, warps).tolist(), strict=True):
-            self.partial.setdefault((row, warp), []).append((count, made[row, warp]))
-
-    def missing(
-        self, late: Bools, rows: Numbers, warps: Numbers, lanes: Numbers, since: Numbers, known: Numbers
-    ) -> Bools:
-        """Which accesses no fence follows, of those, `late`, that no fence of the whole warp does.
-
-        One entry an access, or what broadcasts to that: by whom, at which count `since` of the warp, and which count
-        of it is `known`.
-        """
-        if not self.partial or not late.any():
-            return late
-        missing, places = late.copy(), np.argwhere(late)
-        rows, warps, lanes, since, known = np.broadcast_arrays(rows, warps, lanes, since, known)
-        who = np.stack([each[late] for each in (rows, warps, lanes)], axis=1)
-        for row, warp, lane in np.unique(who, axis=0).tolist():
-            fences = self.partial.get((row, warp), [])
-            counts = np.array([count for count, made in fences if lane < WARP and made[lane]], np.int64)
-            if not len(counts):
-                continue
-            at = tuple(places[(who == (row, warp, lane)).all(axis=1)].T)
-            # The first fence behind each access; a last one that never comes.
-            after = np.append(counts, np.iinfo(np.int64).max)[np.searchsorted(counts, since[at], side="right")]
-            missing[at] = after > known[at]
-        return missing
+            self.clocks.fenced_by_lanes.add(row, warp, count, made[row, warp])

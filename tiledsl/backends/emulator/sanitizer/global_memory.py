@@ -35,6 +35,7 @@ from tiledsl.backends.emulator.sanitizer.global_shadow import (
     no_entries,
 )
 from tiledsl.backends.emulator.sanitizer.memory import UNENDED
+from tiledsl.backends.emulator.sanitizer.reports import Reports, first_of_each
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Ops
 from tiledsl.errors import Side
 from tiledsl.ir.core import Op
@@ -45,8 +46,8 @@ class GlobalShadow:
     """Of one launch. `writes`: the last plain write of each cell; `reads`, `atomic_reads`, `updates` (atomic writes):
     those since. `chunks`: of the blocks that have started."""
 
-    def __init__(self, launch: LaunchInfo, uses: Mapping[str, Use]) -> None:
-        self.launch, self.published = launch, Published()
+    def __init__(self, launch: LaunchInfo, uses: Mapping[str, Use], reports: Reports) -> None:
+        self.launch, self.published, self.reports = launch, Published(), reports
         self.regions, cells = lay_out(launch.tensors, uses)
         self.narrow = any(use.narrow for use in uses.values())
         self.writes, self.written = no_entries(cells), False
@@ -104,7 +105,7 @@ class GlobalHistory:
     groups each thread has."""
 
     def __init__(self, shadow: GlobalShadow, clocks: Clocks, clusters: Clusters, first: int, blocks: int) -> None:
-        self.shadow, self.clocks, self.first = shadow, clocks, first
+        self.shadow, self.clocks, self.clusters, self.first = shadow, clocks, clusters, first
         self.stride = clusters.size * clocks.agents
         self.groups: tuple[Group, ...] = ("bulk", "cp_async")
         self.open: dict[Group, list[_Open]] = {group: [] for group in self.groups}
@@ -120,6 +121,8 @@ class GlobalHistory:
         if region is None:
             return
         touch = self.touch(access, region)
+        if touch.how != BY_TMA:
+            self.clocks.accessed(touch.rows, touch.threads // WARP, touch.lanes)
         if access.kind == "fetch":
             assert columns is not None
             self.load(touch, columns)
@@ -251,15 +254,24 @@ class GlobalHistory:
         unfenced = np.zeros_like(late)
         if touch.how == BY_TMA and "wrote" in did:
             unfenced = (earlier.when > 0) & (earlier.how != BY_TMA)
-        if (late | unfenced).any():
-            entry, cell = np.argwhere(late if late.any() else unfenced)[0].tolist()
-            self.fail(touch, entry, cell, earlier.take((entry, cell)), did, bool(not late.any()))
+        for wrong, fence in ((late, False), (unfenced & ~late, True)):
+            if wrong.any():
+                for entry, cell in first_of_each(wrong, np.broadcast_to(earlier.op, wrong.shape)).tolist():
+                    self.tell(touch, entry, cell, earlier.take((entry, cell)), did, fence)
 
     def before(self, earlier: Entries, touch: _Touch) -> Bools:
         """Which of these happen before `touch`."""
         clusters, ids = np.divmod(earlier.who, self.stride)
         inside = clusters == touch.clusters[:, None]
-        before = inside & (touch.known.of(np.where(inside, ids, 0)) >= earlier.when)
+        before = inside & (touch.known.of(np.where(inside, self.across(ids, touch), 0)) >= earlier.when)
+        if self.clocks.by_lanes.of:
+            ranks, agents = np.divmod(ids, self.clocks.agents)
+            late = inside & ~before & (agents < self.clocks.warps)
+            ranks, agents = np.where(late, ranks, 0), np.where(late, agents, 0)
+            known = touch.known.of(ranks * self.clocks.agents + self.clocks.alone + agents)
+            rows = self.clusters.members[touch.rows[:, None], ranks]
+            unheard = self.clocks.by_lanes.missing(late, rows, agents, earlier.lane, earlier.when, known)
+            before |= late & ~unheard
         own = earlier.who == touch.warps[:, None]
         before &= ~(own & (earlier.lane != touch.lanes[:, None]) & (earlier.when >= touch.synced[:, None]))
         asked = ~inside & (earlier.when > 0) & (earlier.when != UNENDED)
@@ -267,6 +279,14 @@ class GlobalHistory:
             published = self.shadow.published
             before |= published.comes_before(asked, clusters, ids, earlier.when, touch.known, touch.clusters)
         return before
+
+    def across(self, ids: Ints, touch: _Touch) -> Ints:
+        """For warps of other blocks of the cluster the agents that say what is known of them in global memory."""
+        if not self.clocks.narrow:
+            return ids
+        ranks, agents = np.divmod(ids, self.clocks.agents)
+        others = (agents < self.clocks.warps) & (ranks != self.clocks.ranks[touch.rows][:, None])
+        return np.where(others, ids + self.clocks.far, ids)
 
     def include_each_other(self, earlier: Entries, touch: _Touch) -> Bools:
         """Are both atomic, with scopes that include the other's thread?"""
@@ -285,7 +305,7 @@ class GlobalHistory:
                 other, where = begun.touch, np.argwhere(begun.touch.cells == touch.cells[entry, cell])[0, 0]
                 number = self.shadow.ops.number(other.access.op)
                 values = (other.warps[where], UNENDED, other.lanes[where], PLAIN, number)
-                self.fail(touch, entry, cell, Entries(*map(np.array, values)), "read", False)
+                self.tell(touch, entry, cell, Entries(*map(np.array, values)), "read", False)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -299,7 +319,7 @@ class GlobalHistory:
         lost = (shadow.writes.lane.take(cells) != lanes) | (shadow.writes.who.take(cells) != own)
         if lost.any():
             entry, cell = np.argwhere(lost)[0].tolist()
-            self.fail(touch, entry, cell, shadow.writes.take(cells[entry, cell]), "wrote", False)
+            self.tell(touch, entry, cell, shadow.writes.take(cells[entry, cell]), "wrote", False)
         for accesses in (shadow.reads, shadow.atomic_reads, shadow.updates):
             accesses.forget(cells)
 
@@ -341,9 +361,11 @@ class GlobalHistory:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
+    def tell(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
         """earlier: one access. unfenced: a proxy fence is missing; else nothing orders the two."""
         access, launch, shadow = touch.access, self.shadow.launch, self.shadow
+        if shadow.reports.knows("T1", access.label, access.op.loc, shadow.ops[int(earlier.op)].loc):
+            return
         row, thread = int(touch.rows[entry]), int(touch.threads[entry])
         cluster, id_ = divmod(int(earlier.who), self.stride)
         rank, agent = divmod(id_, self.clocks.agents)
@@ -368,9 +390,11 @@ class GlobalHistory:
             does = {"read": "atomically reads", "write": "atomically writes"}.get(access.kind, does)
         side = launch.side(access.op, does, row + self.first, thread=thread)
         memory = touch.region.memory(int(touch.cells[entry, cell]), access.width)
-        raise advice.race(
-            side, memory, other, advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
-        )
+        edge = advice.proxies(access.kind == "fetch") if unfenced else advice.of(relation)
+        if self.clocks.narrow and relation.same_cluster and by_thread and not (unfenced or open_):
+            known = touch.known.part(np.arange(len(touch.rows)) == entry).of(np.array([[id_]]))
+            edge = advice.NARROW if known[0, 0] >= int(earlier.when) else edge
+        shadow.reports.tell(advice.race(side, memory, other, edge))
 
 
 _BY_TMA = {"fetch": "lets TMA read", "async": "lets TMA write"}

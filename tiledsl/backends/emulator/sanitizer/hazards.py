@@ -18,16 +18,18 @@ from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Ints
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
-from tiledsl.backends.emulator.sanitizer.checks import LastWrites
+from tiledsl.backends.emulator.sanitizer.checks import LastWrites, Unwritten
+from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting, NamedRounds
 from tiledsl.backends.emulator.sanitizer.global_memory import GlobalHistory, GlobalShadow
 from tiledsl.backends.emulator.sanitizer.global_shadow import uses_of
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import gpu, mem, tile, wgmma
+from tiledsl.ir.ops import barriers, gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
 
 _OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
@@ -41,19 +43,21 @@ def _orders_some(op: Op) -> bool:
     return op.sync.meets not in ("", "warp") and not isinstance(op, gpu.Barrier)
 
 
-class Checks(Hook):
-    """Raises HazardError for accesses to memory that nothing orders, for asynchronous copies that were not waited for,
-    and for shared memory that is read and was never written.
+class Checks:
+    """Finds accesses to memory that nothing orders, asynchronous copies that were not waited for, shared memory that is
+    read and was never written, and registers that are used too early, which need no run (`registers`).
 
     `uses`: what the kernel does with tensors. What can order its warps: `mbarriers`: at most so many are there.
-    `atomics`: whether releases and acquires do. `commits`: whether commits of work do, which arrive at mbarriers.
-    `simple`: whether nothing but barriers of whole blocks does. `overlapping`: are there tiles with bytes in common?
+    `atomics`: whether releases and acquires do. `narrow`: have some arrivals the scope of a block? `commits`: whether
+    commits of work do, which arrive at mbarriers. `simple`: whether nothing but barriers of whole blocks does.
+    `overlapping`: are there tiles with bytes in common?
     """
 
     def __init__(self, kernel: Kernel) -> None:
         ops = list(kernel.walk())
-        self.loc, self.uses = kernel.loc, uses_of(kernel)
+        self.loc, self.uses, self.registers = kernel.loc, uses_of(kernel), [*check_registers(kernel)]
         self.atomics = any(op.sync.releases or op.sync.acquires for op in ops)
+        self.narrow = any(isinstance(op, barriers.Arrive) and op.reach == "cta" for op in ops)
         self.commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
         self.simple = not self.atomics and not any(_orders_some(op) for op in ops)
         bases = sorted((op.offset, op.bytes, op.dtype == U64) for op in ops if isinstance(op, mem.SharedBase))
@@ -61,34 +65,77 @@ class Checks(Hook):
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         self.mbarriers = 0 if self.simple else (sum(b for _, b, u64 in set(bases) if u64) + sum(tiles)) // U64.bytes
 
-    def of_launch(self, launch: LaunchInfo) -> Hook:
-        return _Launch(self, GlobalShadow(launch, self.uses))
+    def of_launch(self, launch: LaunchInfo, reports: Reports, unwritten: frozenset[str]) -> Hook | None:
+        """None if no access matters to the checks that are on. unwritten: tensors that hold nothing yet."""
+        for error in self.registers if "registers" in reports.selection else ():
+            reports.tell(error)
+        selection = reports.selection
+        empty = Unwritten(launch, unwritten if "T201" in selection else frozenset(), reports)
+        if any(name in selection for name in ("shared", "global", "barriers")):
+            return _Launch(self, GlobalShadow(launch, self.uses, reports), reports, empty)
+        return _Writes(self, reports, empty) if "uninitialised" in selection else None
 
 
 class _Launch(Hook):
     """What is known of global memory."""
 
-    def __init__(self, kernel: Checks, shadow: GlobalShadow) -> None:
-        self.kernel, self.shadow = kernel, shadow
+    def __init__(self, kernel: Checks, shadow: GlobalShadow, reports: Reports, unwritten: Unwritten) -> None:
+        self.kernel, self.shadow, self.reports, self.unwritten = kernel, shadow, reports, unwritten
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        return _Blocks(self.kernel, self.shadow, launch, first, count)
+        return _Blocks(self.kernel, self.shadow, launch, first, count, self.reports, self.unwritten)
+
+
+class _Writes(Hook):
+    """Finds uninitialised reads alone: no clock runs. `cells`, `writes`: of some blocks."""
+
+    def __init__(self, kernel: Checks, reports: Reports, unwritten: Unwritten) -> None:
+        self.kernel, self.reports, self.unwritten = kernel, reports, unwritten
+
+    def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
+        blocks = _Writes(self.kernel, self.reports, self.unwritten)
+        blocks.cells = Cells(launch, first, count)
+        blocks.writes = LastWrites(blocks.cells, self.kernel.overlapping, self.reports)
+        return blocks
+
+    cells: Cells
+    writes: LastWrites
+
+    def on_access(self, access: Access) -> None:
+        if len(access.blocks) and access.space == "shared":
+            self.writes.access(access, self.cells.touched(access))
+        elif access.space == "global":
+            self.unwritten.access(access)
+
+    def on_delivery(self, access: Access) -> None:
+        self.writes.write(access, self.cells.touched(access))
 
 
 class _Blocks(Hook):
-    """What is known of the blocks `first` ... `first + count - 1`."""
+    """What is known of the blocks `first` ... `first + count - 1`. `shared`, `last_writes`, `globals`: are these checks
+    on?"""
 
-    def __init__(self, kernel: Checks, shadow: GlobalShadow, launch: LaunchInfo, first: int, count: int) -> None:
-        self.loc, self.first = kernel.loc, first
+    def __init__(
+        self,
+        kernel: Checks,
+        shadow: GlobalShadow,
+        launch: LaunchInfo,
+        first: int,
+        count: int,
+        reports: Reports,
+        unwritten: Unwritten,
+    ) -> None:
+        self.loc, self.first, self.reports, self.unwritten = kernel.loc, first, reports, unwritten
+        self.shared, selection = "shared" in reports.selection, reports.selection
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
-        self.last_writes = LastWrites(self.cells, kernel.overlapping)
-        self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits)
-        self.memory = SharedHistory(self.cells, clocks, count, kernel.simple)
-        self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers)
+        self.last_writes = LastWrites(self.cells, kernel.overlapping, reports) if "uninitialised" in selection else None
+        self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits, kernel.narrow)
+        self.memory = SharedHistory(self.cells, clocks, count, kernel.simple, reports)
+        self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers, reports)
         self.named_rounds = NamedRounds(clocks, count)
-        self.globals = GlobalHistory(shadow, clocks, clusters, first, count)
+        self.globals = GlobalHistory(shadow, clocks, clusters, first, count) if "global" in selection else None
         self.atomics = AtomicOrder(clocks, first, shadow.published) if kernel.atomics else None
         self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
         self.groups: dict[Group, StoreReads] = {"wgmma": self.products, "bulk": StoreReads(self.memory, count)}
@@ -110,17 +157,26 @@ class _Blocks(Hook):
         if not len(access.blocks):
             return
         if access.space == "shared":
-            cells = self.cells.touched(access)
-            touch = self.memory.touch(access, cells)
-            if access.kind == "mbarrier":
-                self.memory.require_delivered(touch)
-            else:
-                self.begin.get(access.until, self.access)(touch)
-            self.last_writes.access(access, cells)
+            cells, wrong = self.cells.touched(access), self.reports.wrong
+            if access.until == "mbarrier":
+                self.require_initialised(access)
+            if self.shared:
+                self.touch(self.memory.touch(access, cells))
+            if self.last_writes is not None:
+                self.last_writes.access(access, cells, self.reports.wrong == wrong)
         else:
-            self.globals.access(access, None if access.mbarriers is None else self.mbarriers.columns(access.mbarriers))
+            self.unwritten.access(access)
+            if self.globals is not None:
+                columns = None if access.mbarriers is None else self.mbarriers.columns(access.mbarriers)
+                self.globals.access(access, columns)
         if access.order is not None and self.atomics is not None:
             self.atomics.access(access)
+
+    def touch(self, touch: Touch) -> None:
+        if touch.access.kind == "mbarrier":
+            self.memory.require_delivered(touch)
+        else:
+            self.begin.get(touch.access.until, self.access)(touch)
 
     def access(self, touch: Touch) -> None:
         """By threads themselves, or the beginning of a `cp.async`."""
@@ -136,12 +192,8 @@ class _Blocks(Hook):
 
     def load(self, touch: Touch) -> None:
         """Boxes begin to be copied to shared memory, or threads send to that of another block."""
-        op, mbarriers = touch.access.op, touch.access.mbarriers
-        assert mbarriers is not None
-        columns, everywhere = self.mbarriers.columns(mbarriers), np.ones(len(touch.rows), np.bool_)
-        self.mbarriers.require_initialised(op, touch.owners, touch.warps, touch.rows, columns, everywhere)
         self.memory.against_writers(touch)
-        if any(access.proxy == "async" for access in op.touches):
+        if any(access.proxy == "async" for access in touch.access.op.touches):
             self.memory.against_unfenced(touch)
             self.memory.against_unfenced_readers(touch)
             self.memory.against_fetchers(touch)
@@ -149,24 +201,36 @@ class _Blocks(Hook):
             self.memory.against_readers(touch)
         self.memory.begin_writing(touch)
 
+    def require_initialised(self, access: Access) -> None:
+        """The mbarriers that count what is copied."""
+        assert access.mbarriers is not None
+        rows, warps = access.blocks[:: access.run] - self.first, access.threads[:: access.run] // WARP
+        owners = rows if access.owners is None else access.owners - self.first
+        columns, everywhere = self.mbarriers.columns(access.mbarriers), np.ones(len(rows), np.bool_)
+        self.mbarriers.require_initialised(access.op, owners, warps, rows, columns, everywhere)
+
     def on_delivery(self, access: Access) -> None:
         cells = self.cells.touched(access)
-        touch = self.memory.touch(access, cells)
-        if access.mbarriers is None:  # for the thread that has waited for it
-            self.memory.remember_writes(touch)
-        else:
-            columns = self.mbarriers.columns(access.mbarriers)
-            self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns)
-        self.last_writes.write(access, cells)
+        if self.shared:
+            touch = self.memory.touch(access, cells)
+            if access.mbarriers is None:  # for the thread that has waited for it
+                self.memory.remember_writes(touch)
+            else:
+                columns = self.mbarriers.columns(access.mbarriers)
+                self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns)
+        if self.last_writes is not None:
+            self.last_writes.write(access, cells)
 
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
-        self.globals.commit(group, blocks - self.first, threads)
-        if group in self.groups:
+        if self.globals is not None:
+            self.globals.commit(group, blocks - self.first, threads)
+        if self.shared and group in self.groups:
             self.groups[group].commit(blocks - self.first, threads)
 
     def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
-        self.globals.wait(op, group, blocks - self.first, threads, pending)
-        if group not in self.groups:
+        if self.globals is not None:
+            self.globals.wait(op, group, blocks - self.first, threads, pending)
+        if not self.shared or group not in self.groups:
             return
         rows = blocks - self.first
         self.groups[group].wait(rows, threads, pending)
@@ -189,7 +253,7 @@ class _Blocks(Hook):
     def on_arrive(self, sync: Sync) -> None:
         rows, clocks = sync.blocks - self.first, self.clocks
         if sync.kind == "mbarrier":
-            self.mbarriers.arrive(sync, None if sync.commits is None else self.work.commit(sync))
+            self.mbarriers.arrive(sync, self.work.commit(sync) if sync.commits else None)
         else:
             if sync.kind == "named":
                 self.require_next_round(sync, rows)
@@ -206,7 +270,7 @@ class _Blocks(Hook):
         launch, block, warp = self.cells.launch, int(sync.blocks[at]), int(sync.warps[at])
         side = launch.side(sync.op, "arrives", block, warp=warp)
         before = "itself" if other == warp else f"warp {other}"
-        raise HazardError(
+        error = HazardError(
             f"{side.who} arrives at barrier {sync.places[at]}, and nothing orders that behind the end of the round "
             f"before, in which {before} arrived: it may count in that one",
             sync.op.loc,
@@ -214,6 +278,7 @@ class _Blocks(Hook):
             code="T418",
             sides=(side, launch.side(sync.op, "arrived", block, warp=other)),
         )
+        self.reports.tell(error)
 
     def on_complete(self, kind: SyncKind, homes: Ints, places: Ints) -> None:
         rows = homes - self.first

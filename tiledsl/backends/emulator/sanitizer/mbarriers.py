@@ -7,9 +7,11 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import UNKNOWN_LOC, HazardError, Loc, Side
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import U64
 
 NEVER = np.iinfo(np.int32).max
@@ -21,8 +23,10 @@ class MbarrierUse:
     when; `init_fence`: when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block
     arrived last in this one's memory; `ended`: what the block knew at last."""
 
-    def __init__(self, cells: Cells, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
-        self.cells, self.clocks, self.labels = cells, clocks, labels
+    def __init__(
+        self, cells: Cells, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int, reports: Reports
+    ) -> None:
+        self.cells, self.clocks, self.labels, self.reports = cells, clocks, labels, reports
         self.first, self.ranks = cells.first, clocks.ranks
         self.table = np.full(-(-cells.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
         shape = blocks, mbarriers
@@ -42,21 +46,26 @@ class MbarrierUse:
         self.init_epoch[at] = self.clocks.now(rows, warps)
 
     def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
-        """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked."""
+        """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked. What
+        is told of one mbarrier is told of all that have been initialised: they lack the same barrier, or fence."""
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
-        known = self.clocks.known[owners, warps, self.ranks[rows], by]
+        known = self.clocks.arrivals(self.clocks.known[owners, warps, self.ranks[rows]])[np.arange(len(by)), by]
         for at in np.flatnonzero(known < when):
             user, maker = self.cells.warp(owners[at], warps[at]), self.cells.warp(rows[at], by[at])
             label = self.labels[int(columns[at])]
             message = f"{op.name}: {user} uses {label}, and does not know that {maker} has initialised it"
             fix = "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)"
             sides = Side(op.loc, op.name, user, "uses"), Side(UNKNOWN_LOC, "", maker, "initialised")
-            raise HazardError(message, op.loc, fix, code="T407", sides=sides, missing="barrier")
+            self.reports.tell(HazardError(message, op.loc, fix, code="T407", sides=sides, missing="barrier"))
+            self.init_epoch[:] = self.init_fence[:] = 0
+            return
         for column in columns[fenced & (known < self.init_fence[rows, columns])]:
             message = f"{op.name}: {self.labels[int(column)]} was initialised without a fence"
             message += ", and TMA or another block of the cluster uses it"
             fix = "put fence_mbarrier_init() behind the initialisation, before the barrier"
-            raise HazardError(message, op.loc, fix, code="T408", missing="init-fence")
+            self.reports.tell(HazardError(message, op.loc, fix, code="T408", missing="init-fence"))
+            self.init_fence[:] = 0
+            break
 
     def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
         """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
@@ -68,7 +77,8 @@ class MbarrierUse:
             warps = sync.warps[remote]
             self.visits[rows[remote], self.ranks[owners[remote]], warps] = self.clocks.now(owners[remote], warps)
         if commits is None:
-            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
+            narrow = remote if isinstance(sync.op, barriers.Arrive) and sync.op.reach == "cta" else None
+            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps, sync.lanes, narrow)
         else:
             self.clocks.release_work((rows, columns), owners, sync.warps, commits)
 
@@ -99,12 +109,12 @@ class MbarrierUse:
         self.init_fence[rows, columns] = self.clocks.now(rows, self.init_warp[rows, columns].astype(np.int64))
 
     def exit(self, rows: Ints, warps: Ints) -> None:
-        np.maximum.at(self.ended, rows, self.clocks.known[rows, warps])
+        np.maximum.at(self.ended, rows, self.clocks.arrivals(self.clocks.known[rows, warps]))
 
     def end(self, loc: Loc) -> None:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""
-        for row, rank, warp in np.argwhere(self.visits > self.ended).tolist():
-            raise HazardError(
+        for row, rank, warp in np.argwhere(self.visits > self.ended)[:1].tolist():
+            error = HazardError(
                 f"block {self.cells.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
                 "of its cluster arrives at an mbarrier in its shared memory",
                 loc,
@@ -112,3 +122,4 @@ class MbarrierUse:
                 code="T417",
                 missing="cluster-barrier",
             )
+            self.reports.tell(error)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.sanitizer import advice
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer.clocks import ALL, Clocks, Known, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer.reports import Reports, first_of_each
 from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
 from tiledsl.errors import Accessed, HazardError, Side
 from tiledsl.ir.core import Op
@@ -99,8 +100,9 @@ class SharedHistory:
     `simple`: nothing but barriers of whole blocks orders warps.
     """
 
-    def __init__(self, cells: Cells, clocks: Clocks, blocks: int, simple: bool) -> None:
+    def __init__(self, cells: Cells, clocks: Clocks, blocks: int, simple: bool, reports: Reports) -> None:
         self.cells, self.clocks, self.first, self.simple = cells, clocks, cells.first, simple
+        self.reports, self.fenced = reports, "T104" in reports.selection
         self.warps = clocks.warps
         self.ops = Ops()
         self.labels: list[str] = []
@@ -139,7 +141,7 @@ class SharedHistory:
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
-            raise advice.race(*self.side(touch, at), None, advice.MBARRIER)
+            self.reports.tell(advice.race(*self.side(touch, at), None, advice.MBARRIER))
         if not touch.atomic:
             self.against(self.updates, touch)
         epoch = self.epoch.take(cells)
@@ -147,19 +149,21 @@ class SharedHistory:
             return
         writer = self.writer.take(cells)
         late = touch.known.of(writer) < epoch
+        if self.clocks.by_lanes.of:
+            agents = writer % self.clocks.agents
+            by_warp = agents < self.warps
+            released = self.unheard(touch, late & by_warp, np.where(by_warp, agents, 0), self.lane.take(cells), epoch)
+            late &= ~by_warp | released
         if touch.access.until == "commit":
             late &= writer != self.clocks.ids(touch.owners, self.clocks.work + touch.warps)[:, None]
         if touch.lanes is not None:
             mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None]
             late |= (writer == mine) & (self.lane.take(cells) != touch.lanes) & (epoch >= synced)
-        if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0])
+        self.tell_writers(touch, late)
 
     def require_delivered(self, touch: Touch) -> None:
-        late = self.epoch.take(touch.cells) == UNENDED
-        if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0])
+        self.tell_writers(touch, self.epoch.take(touch.cells) == UNENDED)
 
     def against_readers(self, touch: Touch) -> None:
         """A write must happen after reads by threads, TMA, wgmma and committed work."""
@@ -186,16 +190,29 @@ class SharedHistory:
         cells = touch.cells
         when = others.when[cells]
         late = when > self.seen(touch, self.clocks.work if others is self.workers else 0)
+        if self.clocks.by_lanes.of and others is not self.workers:
+            late = self.unheard(touch, late, np.arange(self.warps), others.lane[cells], when)
         own = np.arange(self.warps) == touch.warps[:, None]
         if others is self.workers and touch.access.until == "commit":
             late &= ~own[:, None, :]
         if touch.lanes is not None:
             synced = self.clocks.synced[touch.owners, touch.warps][:, None, None]
-            other = others.lane[cells] != touch.lanes[:, :, None]
+            lanes = others.lane[cells]
+            other = (lanes != touch.lanes[:, :, None]) & (lanes != ALL)
             late |= own[:, None, :] & other & (when >= synced)
         late &= when > 0
-        if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0])
+        self.tell_warps(others, touch, late)
+
+    def unheard(self, touch: Touch, late: Bools, warps: Any, lanes: Any, since: Any) -> Bools:
+        """Which of `late` no lane has released alone, so that `touch` knows of it."""
+        rows = touch.rows.reshape(-1, *[1] * (late.ndim - 1))
+        known = touch.known.of(self.clocks.ids(rows, self.clocks.alone + warps))
+        return self.clocks.by_lanes.missing(late, rows, warps, lanes, since, known)
+
+    def heard(self, touch: Touch, ids: Ints) -> Any:
+        """The counts of warps that `touch` knows, or has heard of from some of their lanes."""
+        known = touch.known.of(ids)
+        return np.maximum(known, touch.known.of(ids + self.clocks.alone)) if self.clocks.by_lanes.of else known
 
     def seen(self, touch: Touch, agents: int) -> Any:
         """The counts that `touch` has of agents `agents` ... of the block whose memory it is, one a warp: [entries, 1,
@@ -206,6 +223,8 @@ class SharedHistory:
 
     def against_unfenced(self, touch: Touch) -> None:
         """TMA or wgmma touch what threads have written."""
+        if not self.fenced:
+            return
         self.against_unfenced_warps(self.updates, touch)
         epoch, writer = self.epoch.take(touch.cells), self.writer.take(touch.cells)
         ranks, agents = np.divmod(writer, self.clocks.agents)
@@ -215,14 +234,16 @@ class SharedHistory:
         late = by_warp & (touch.known.of(ids + self.warps) <= epoch)
         if not late.any():
             return
-        known, rows = touch.known.of(ids), touch.rows[:, None]
-        late = self.fences.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
-        if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0], unfenced=True)
+        known, rows = self.heard(touch, ids), touch.rows[:, None]
+        late = self.clocks.fenced_by_lanes.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
+        self.tell_writers(touch, late, unfenced=True)
 
     def against_unfenced_readers(self, touch: Touch) -> None:
         """TMA overwrites what threads have read."""
-        self.against_unfenced_warps(self.readers, touch)
+        if self.fenced:
+            self.against_unfenced_warps(self.readers, touch)
+        else:
+            self.against(self.readers, touch)
 
     def against_unfenced_warps(self, others: _Times, touch: Touch) -> None:
         """`touch` must happen after a proxy fence that follows what warps have done."""
@@ -235,9 +256,9 @@ class SharedHistory:
             return
         self.against(others, touch)
         rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), others.lane[cells]
-        late = self.fences.missing(late, rows, warps, lanes, when, self.seen(touch, 0))
-        if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], unfenced=True)
+        known = self.heard(touch, self.clocks.ids(touch.rows[:, None], np.arange(self.warps)))[:, None, :]
+        late = self.clocks.fenced_by_lanes.missing(late, rows, warps, lanes, when, known)
+        self.tell_warps(others, touch, late, unfenced=True)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -247,8 +268,15 @@ class SharedHistory:
             self.remember(self.updates, touch)
             return
         self.write(touch, touch.lanes, self.clocks.now(touch.owners, touch.warps)[:, None])
+        self.accessed(touch)
+
+    def accessed(self, touch: Touch) -> None:
+        """By threads; all lanes of a warp move a matrix."""
         if not self.simple:
-            self.fences.accessed(touch.owners, touch.warps, touch.lanes[:, 0], touch.access.held != "")
+            assert touch.lanes is not None
+            lanes = slice(None) if touch.access.held else touch.lanes[:, 0]
+            self.fences.accessed(touch.owners, touch.warps, lanes)
+            self.clocks.accessed(touch.owners, touch.warps, lanes)
 
     def begin_writing(self, touch: Touch) -> None:
         """A copy begins. Nobody may touch its bytes, the thread that copies included, before it has waited for it."""
@@ -260,9 +288,7 @@ class SharedHistory:
         self.set_writer(touch.access.op, cells, mine, epochs)
         self.lane[cells] = lanes
         # Two lanes at one cell: the one that does not find itself there has lost.
-        lost = (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine)
-        if lost.any():
-            self.fail_writer(touch, np.argwhere(lost)[0])
+        self.tell_writers(touch, (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine))
 
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
@@ -287,11 +313,10 @@ class SharedHistory:
         who = touch.owners, touch.warps
         number = self.ops.number(touch.access.op)
         times.remember(touch.cells, touch.warps, touch.lanes, self.clocks.now(*who), self.clocks.synced[who], number)
-        if not self.simple:
-            self.fences.accessed(*who, touch.lanes[:, 0], touch.access.held != "")
+        self.accessed(touch)
 
-    def begin_reading(self, touch: Touch, lanes: Ints | int = 0) -> None:
-        """`lanes`: who will have waited for it."""
+    def begin_reading(self, touch: Touch, lanes: Ints | int) -> None:
+        """`lanes`: who will have waited for it; `ALL`."""
         at, fetchers = touch.cells * self.warps + touch.warps[:, None], self.fetchers
         fetchers.any = True
         fetchers.when.reshape(-1)[at], fetchers.lane.reshape(-1)[at] = UNENDED, lanes
@@ -312,20 +337,23 @@ class SharedHistory:
 
     def end(self, known: Known) -> None:
         """The blocks have ended, with what each `known` [blocks, rank, agents]: of each copy that it has arrived."""
-        for cell in np.flatnonzero(self.epoch == UNENDED)[:1].tolist():
+        left = np.flatnonzero(self.epoch == UNENDED)
+        for cell in left[np.unique(self.writer_op[left], return_index=True)[1]].tolist():
             agent, lane = self.clocks.agent(self.writer[cell]), int(self.lane[cell])
             text = f"a copy that {self.cells.thread(agent, lane)} began has not arrived"
-            self.fail_unawaited(cell // self.cells.each, self.ops[int(self.writer_op[cell])], text)
+            self.tell_unawaited(cell // self.cells.each, self.ops[int(self.writer_op[cell])], text)
         rows, columns = np.nonzero(self.arrived)
         seen = known[rows, self.clocks.ranks[rows], 2 * self.warps + columns]
-        for at in np.flatnonzero(seen < self.arrived[rows, columns])[:1]:
+        for at in np.flatnonzero(seen < self.arrived[rows, columns]):
             row, column = int(rows[at]), int(columns[at])
             text = f"a copy counted by {self.labels[column]} may not have arrived"
-            self.fail_unawaited(row, self.arrived_op[column], text)
+            self.tell_unawaited(row, self.arrived_op[column], text)
 
-    def fail_unawaited(self, row: int, op: Op, text: str) -> None:
+    def tell_unawaited(self, row: int, op: Op, text: str) -> None:
         block = self.first + row
-        raise HazardError(
+        if self.reports.involves(op.loc):  # or nobody could wait for it, since a wait went wrong
+            return
+        error = HazardError(
             f"block {self.cells.launch.block_index(block)} ends, and {text}: nothing waits for it",
             op.loc,
             "wait for the copy, also on the last iteration; or do not begin it",
@@ -333,46 +361,81 @@ class SharedHistory:
             sides=(self.cells.launch.side(op, "began", block),),
             missing="copy-wait",
         )
+        self.reports.tell(error)
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
-        """unfenced: a proxy fence is missing; else nothing orders the two."""
+    def tell_writers(self, touch: Touch, late: Bools, unfenced: bool = False) -> None:
+        """`touch` comes too early for what wrote the cells `late`. unfenced: a proxy fence is missing; else nothing
+        orders the two."""
+        if late.any():
+            for at in first_of_each(late, self.writer_op[touch.cells]):
+                self.tell_writer(touch, at, unfenced)
+
+    def tell_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool) -> None:
         cell = int(touch.cells[tuple(at)])
         op, lane = self.ops[int(self.writer_op[cell])], int(self.lane[cell])
+        if self.reports.knows("T1", touch.access.label, touch.access.op.loc, op.loc):
+            return
         agent = self.clocks.agent(self.writer[cell])
         if self.epoch[cell] == UNENDED:
             other = Side(op.loc, op.name, f"the copy of {self.cells.thread(agent, lane)}", "writes")
             text = f"which {other.who} at {op.loc} {advice.DELIVERY.text}"
-            raise advice.race(*self.side(touch, at), other, advice.DELIVERY, text)
+            self.reports.tell(advice.race(*self.side(touch, at), other, advice.DELIVERY, text))
+            return
         if agent < self.warps:
             other = self.other(touch, at, op, "wrote", agent, lane)
         elif agent >= self.clocks.work:
             other = Side(op.loc, op.name, f"work of warp {agent - self.clocks.work}", "wrote")
         else:
             other = Side(op.loc, op.name, f"a copy counted by {self.labels[agent - 2 * self.warps]}", "wrote")
-        self.fail_unordered(touch, at, other, unfenced, touch.atomic)
+        alone = agent < self.warps and self.is_heard(touch, at, int(self.writer[cell]), int(self.epoch[cell]))
+        self.tell_unordered(
+            touch, at, other, advice.LANES if alone else advice.PROXY if unfenced else None, touch.atomic
+        )
 
-    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
+    def tell_warps(self, others: _Times, touch: Touch, late: Bools, unfenced: bool = False) -> None:
+        """The same of what warps have done, `late` [entries, cells, warps]."""
+        if late.any():
+            for at in first_of_each(late, others.op[touch.cells]):
+                self.tell_warp(others, touch, at, unfenced)
+
+    def tell_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool) -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
+        if self.reports.knows("T1", touch.access.label, touch.access.op.loc, op.loc):
+            return
         if others.when[cell, warp] == UNENDED:
             other = Side(op.loc, op.name, f"{op.name} of warp {warp}", "may still read", warps=(warp,))
             text = f"which {other.who} at {op.loc} {other.does}"
-            raise advice.race(*self.side(touch, at), other, advice.READING, text)
+            self.reports.tell(advice.race(*self.side(touch, at), other, advice.READING, text))
+            return
         if others in (self.fetchers, self.workers):
             other = Side(op.loc, op.name, f"work of warp {warp}", others.did, warps=(warp,))
         else:
             other = self.other(touch, at, op, others.did, warp, int(others.lane[cell, warp]))
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.fail_unordered(touch, at, other, unfenced, one_atomic)
+        id_ = int(self.clocks.ids(touch.rows[at[:1]], warp)[0])
+        alone = others is not self.workers and self.is_heard(touch, at, id_, int(others.when[cell, warp]))
+        edge = advice.LANES if alone else advice.PROXY if unfenced else None
+        self.tell_unordered(touch, at, other, edge, one_atomic)
 
-    def fail_unordered(self, touch: Touch, at: NDArray[Any], other: Side, unfenced: bool, one_atomic: bool) -> None:
-        """one_atomic: one of the two is atomic, the other is not."""
+    def tell_unordered(
+        self, touch: Touch, at: NDArray[Any], other: Side, edge: advice.Edge | None, one_atomic: bool
+    ) -> None:
+        """edge: if it is known. one_atomic: one of the two is atomic, the other is not."""
         side, memory = self.side(touch, at)
         same_warp = other.thread is not None and (other.block, other.warps) == (side.block, side.warps)
-        edge = advice.PROXY if unfenced else advice.unordered(other.thread is not None, same_warp, one_atomic)
-        raise advice.race(side, memory, other, edge)
+        edge = edge or advice.unordered(other.thread is not None, same_warp, one_atomic)
+        self.reports.tell(advice.race(side, memory, other, edge))
+
+    def is_heard(self, touch: Touch, at: NDArray[Any], id_: int, when: int) -> bool:
+        """Does `touch` know of a later arrival by another lane of the warp `id_`, and not of the warp's?"""
+        known = touch.known.part(np.arange(len(touch.rows)) == at[0])
+        ids = np.array([[id_]])
+        return bool(self.clocks.by_lanes.of) and int(known.of(ids)[0, 0]) < when <= int(
+            known.of(ids + self.clocks.alone)[0, 0]
+        )
 
     def other(self, touch: Touch, at: NDArray[Any], op: Op, did: str, warp: int, lane: int) -> Side:
         """Who did the earlier access, of the block whose memory it is. lane: maybe with `MANY`."""
