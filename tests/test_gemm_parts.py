@@ -52,20 +52,15 @@ def workspace(variant: Variant, C: Array) -> dict[str, Any]:
     return {"sums": sums, "done": np.zeros(sums.shape[1], np.uint32)}
 
 
-def of_all(bias: Array, C: Array) -> Array:
-    """The same for each matrix of C."""
-    return np.broadcast_to(bias, (len(C), len(bias)))
-
-
 def multiply(variant: Variant, A: Array, B: Array, C: Array, bias: Array, check: bool = False) -> None:
     room = workspace(variant, C)
     if variant.exchanged:
         A, B, C = B.swapaxes(1, 2), A.swapaxes(1, 2), C.swapaxes(1, 2)
     consts = variant.consts() | {"EXCHANGED": variant.exchanged, "EPILOGUE": add_bias, "EARLY": True}
     if check:
-        hopper_fastest.check(A, B, C, bias=of_all(bias, C), **room, **consts)
+        hopper_fastest.check(A, B, C, bias=bias, **room, **consts)
     else:
-        hopper_fastest(A, B, C, bias=of_all(bias, C), device="emulator", **room, **consts)
+        hopper_fastest(A, B, C, bias=bias, device="emulator", **room, **consts)
     assert not variant.parts or not room["done"].any(), "the next launch finds zeros"
 
 

@@ -160,7 +160,7 @@ def test_right_and_without_hazards(name: str) -> None:
     if variant.parts:
         sums = np.full(variant.workspace(variant.tiles(m, n)), np.nan, np.float32)
         room = {"sums": sums, "done": np.zeros(sums.shape[1], np.uint32)}
-    hopper_fastest.check(*operands, bias=bias[None], **room, **consts)
+    hopper_fastest.check(*operands, bias=bias, **room, **consts)
     assert (expected == C).all()
 
 

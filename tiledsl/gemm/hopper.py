@@ -17,9 +17,10 @@ The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
 these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
-and `scale_b`: `promoted.py`. With PLANES, A and B are that many planes of f32, as many elements of each in a step of
-BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`. With none of these consts they
-multiply the whole sums by rows and by columns, in f32; results of i8 and u8 are rounded to nearest even.
+and `scale_b`: `promoted.py`. SCALED alone multiplies the whole sums by rows and by columns, in f32; results of i8 and
+u8 are rounded to nearest even. With PLANES, A and B are that many planes of f32, as many elements of each in a step of
+BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`. With MODULI the epilogue gets row 0
+of each matrix of `scale_a` in place of the bias: `residues.py`.
 
 A, B and C are batches of matrices. An operand whose lines TMA cannot load as they are, since their stride is no
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
@@ -134,15 +135,16 @@ def finished(
     ending: alpha, beta, bias, the scales of rows and columns or None, EXCHANGED, ADD_C and EPILOGUE of the kernel.
     """
     alpha, beta, bias, scales, exchanged, add_c, epilogue = ending
-    at, across = coordinates(x)
     if scales is not None:
+        at, across = coordinates(x)
         x = x.to(f32) * (scales[0].get(batch, row + at, 0) * scales[1].get(batch, 0, column + across))
     kind = x.dtype
     y = kind(alpha) * x
     if add_c:
         y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
-    of_batch: Any = bias[batch, :] if bias is not None else None
-    y = epilogue(y, of_batch, row + at if exchanged else column + across)
+    at, across = coordinates(y)
+    added: Any = bias[batch, 0, :] if bias is not None and bias.rank == 3 else bias
+    y = epilogue(y, added, row + at if exchanged else column + across)
     return (rint(y) if to.dtype in (i8, u8) and y.dtype is f32 else y).to(to.dtype)
 
 
@@ -202,7 +204,7 @@ def hopper_fastest(
     C: Global[E, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
-    bias: Global[f32, L, Q] | None = None,
+    bias: Global[f32, Q] | None = None,
     sums: Global[f32, P, R, J] | None = None,
     done: Global[u32, R] | None = None,
     scale_a: Global[f32, L, M, KBlocks] | None = None,
@@ -224,6 +226,7 @@ def hopper_fastest(
     PROMOTED: Const[bool] = False,
     SCALED: Const[bool] = False,
     PLANES: const = 0,
+    MODULI: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -236,9 +239,9 @@ def hopper_fastest(
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
-    factors: Any = None if SCALED or PLANES or scale_a is None else (scale_a, scale_b)
-    ending: Any = (alpha, beta, bias, factors, EXCHANGED, ADD_C, EPILOGUE)
-    scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED else None
+    factors: Any = (scale_a, scale_b) if SCALED and not PROMOTED else None
+    ending: Any = (alpha, beta, scale_a if MODULI else bias, factors, EXCHANGED, ADD_C, EPILOGUE)
+    scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED and PROMOTED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)

@@ -183,7 +183,7 @@ def hopper_int4(
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), BAND, L, SPLIT, None)
     work = persistent(items, Cluster(1, max(1, SPLIT)))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
-    ending: Any = (alpha, 0.0, bias, True, False, EPILOGUE)
+    ending: Any = (alpha, 0.0, bias, None, True, False, EPILOGUE)
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
     words = shared((BM // ROWS, BK // DEEP * 2, HALF), u32, layout=row_major)

@@ -65,10 +65,6 @@ class Place(NamedTuple):
         at = self.offset + number * self.strides[0] * self.dtype.bytes
         return self._replace(shape=self.shape[1:], strides=self.strides[1:], offset=at)
 
-    def repeated(self, count: int) -> Place:
-        """With an axis in front, along which all is the same."""
-        return self._replace(shape=(count, *self.shape), strides=(0, *self.strides))
-
     def info(self, addresses: Sequence[int], device: int, owner: Any) -> ArrayInfo:
         at = addresses[self.memory] + self.offset
         return ArrayInfo(self.dtype, self.shape, self.strides, at, device, True, owner)
@@ -206,15 +202,21 @@ class _Builder:
             arrays = dict(zip(("X", "Y", "Z", "W"), (operands[0], parts[0], operands[1], parts[1]), strict=True))
             arrays |= {"scale_x": scales[0], "scale_z": scales[1], "moduli": moduli}
             self.steps.append(Step(residues_of_both, arrays, {"COUNT": count, **early}))
-            self.a, self.b, self.c, self.bias = parts[0], parts[1].transposed, sums, {"bias": moduli}
-            zeros = self.multiply(plan, {**early, "EXCHANGED": plan.exchanged, "EPILOGUE": reduced}, scaled=False)
+            self.a, self.b, self.c, self.bias = parts[0], parts[1].transposed, sums, {}
+            width = moduli.shape[1]
+            rows = moduli._replace(shape=(matrices, wide if plan.exchanged else m, width), strides=(width, 0, 1))
+            finish_sums = {**early, "EXCHANGED": plan.exchanged, "MODULI": True, "EPILOGUE": reduced}
+            zeros = self.multiply(plan, finish_sums, scaled=False, more={"scale_a": rows})
             found |= {"planes": sums, "scale_a": scales[0], "scale_b": scales[1]}
         kept = {name: value for name, value in finish.items() if name != "EXCHANGED"}
         self.steps.append(Step(combined, found, {"COUNT": count, **kept}, True))
         return zeros
 
-    def multiply(self, plan: Plan, finish: Mapping[str, Any], *, scaled: bool = True) -> int:
-        """The launches of the kernel. Returns the bytes of zeros that they need. scaled: by alpha and beta."""
+    def multiply(
+        self, plan: Plan, finish: Mapping[str, Any], *, scaled: bool = True, more: Mapping[str, Place] | None = None
+    ) -> int:
+        """The launches of the kernel. Returns the bytes of zeros that they need. scaled: by alpha and beta. more: other
+        arrays."""
         kernel = plan.kernel
         names = {const.name for const in kernel.signature.consts}
         # Without a const for them, beta is a factor like any other, and exchanged operands have nothing by column.
@@ -232,14 +234,12 @@ class _Builder:
                 parts = {name: X.matrix(number) for name, X in zip("ABC", (a, b, c), strict=True)}
                 self.steps.append(Step(kernel, {**parts, **self.bias}, consts, True))
             return 0
-        more: dict[str, Place] = {}
+        more = dict(more or {})
         if plan.sums is not None:
             more["sums"] = self.take(F32, plan.sums)
         if plan.done:
             more["done"] = Place(ZEROS, U32, (plan.done,), (1,))
-        ranks = {tensor.name: len(tensor.dims) for tensor in kernel.signature.tensors}
-        bias = {name: X.repeated(c.shape[0]) if len(X.shape) < ranks[name] else X for name, X in self.bias.items()}
-        arrays = {"A": a, "B": b, "C": c, **bias, **self.scales, **more}
+        arrays = {"A": a, "B": b, "C": c, **self.bias, **self.scales, **more}
         self.steps.append(Step(kernel, arrays, consts, scaled, plan.numbers))
         return plan.done * U32.bytes
 
