@@ -24,7 +24,6 @@ TESTS = {
 }
 
 NOT_AGAIN = "nobody fills the slots of the last uses again"
-CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
 
 
 class Left(NamedTuple):
@@ -34,9 +33,7 @@ class Left(NamedTuple):
     thread: tuple[tuple[str, str], ...] = ()
 
 
-LANES = (("gpu.sync_warp", CLOCKS),)
 LEFT = {
-    "passes/lower_rings:one_stage": Left(thread=LANES),
     "passes/lower_rings:two_rings": Left(
         (("ring.drain", NOT_AGAIN),),
         (
@@ -48,13 +45,11 @@ LEFT = {
     "passes/lower_rings:two_in_flight": Left((("ring.drain", NOT_AGAIN),), (("mbarrier.arrive", NOT_AGAIN),) * 2),
     "passes/lower_rings:taken": Left(
         (("ring.free", NOT_AGAIN),),
-        (("fence.proxy_async", NOT_AGAIN), ("mbarrier.arrive", NOT_AGAIN), ("gpu.sync_warp", NOT_AGAIN), *LANES),
+        (("fence.proxy_async", NOT_AGAIN), ("mbarrier.arrive", NOT_AGAIN), ("gpu.sync_warp", NOT_AGAIN)),
     ),
     "passes/lower_rings:written": Left(
-        thread=(("fence.mbarrier_init", "neither TMA nor another block reaches these mbarriers"), *LANES)
+        thread=(("fence.mbarrier_init", "neither TMA nor another block reaches these mbarriers"),)
     ),
-    "passes/lower_rings:shared_along_m": Left(thread=LANES),
-    "passes/lower_roles:skips": Left(thread=LANES),
 }
 
 
