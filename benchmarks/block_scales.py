@@ -180,9 +180,12 @@ class Sets:
         return a @ b, a.abs() @ b.abs()
 
 
-def prepared(of: list[Any], made: Any) -> Callable[[int], Any]:
+def prepared(of: list[Any], made: Any, launches: int | None = None) -> Callable[[int], Any]:
+    """Launches a plan on one set of operands after the other. launches: the first so many of it; negative: all but the
+    last ones."""
     torch: Any = import_module("torch")
-    ready, count = Prepared(0, steps(of[0], made), of[0]), len(of)
+    whole = steps(of[0], made)
+    ready, count = Prepared(0, whole._replace(launches=whole.launches[:launches]), of[0]), len(of)
     ready.prepare_graphs(torch.cuda.current_stream().cuda_stream)
 
     def launch(number: int) -> Any:

@@ -19,13 +19,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from benchmarks.block_scales import ARCH, PROCESSORS, Candidate, build, jobs, prepared, steps
+from benchmarks.block_scales import ARCH, PROCESSORS, Candidate, build, jobs, prepared
 from tiledsl.gemm import gemm
 from tiledsl.gemm.choice import Variant, ranked
 from tiledsl.gemm.formats import SPLITS, Split
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import choice_of_planes, plan, planes_by_variant
-from tiledsl.gemm.prepared import Prepared
 from tiledsl.gemm.steps import problem_of
 from tiledsl.gemm.warm_up import operands_of
 from tiledsl.inspect.frameworks import open_device
@@ -135,21 +134,6 @@ class Sets:
         self.c = [torch.empty(m, n, device="cuda") for _ in range(self.count)]
 
 
-def all_but_the_product(of: list[Any], made: Any) -> Launch:
-    """The launches of a plan that make the planes."""
-    torch: Any = import_module("torch")
-    whole = steps(of[0], made)
-    ready, count = Prepared(0, whole._replace(launches=whole.launches[:-1], zeros=0), of[0]), len(of)
-
-    def launch(number: int) -> Any:
-        each = of[number % count]
-        captured = each.result if torch.cuda.is_current_stream_capturing() else None
-        ready.run(torch.cuda.current_stream().cuda_stream, each.addresses, 1.0, 0.0, captured)
-        return each.result
-
-    return launch
-
-
 def contenders(torch: Any, size: tuple[int, int, int], sets: Sets) -> dict[str, Launch]:
     def called(b: list[Any], precision: str | None) -> Launch:
         def launch(number: int) -> Any:
@@ -172,7 +156,7 @@ def contenders(torch: Any, size: tuple[int, int, int], sets: Sets) -> dict[str, 
         arrays = zip(sets.a, sets.b, sets.c, strict=True)
         of = [described(a, b, c, None, None, None, split.name) for a, b, c in arrays]
         made = plan(problem_of(of[0], 0.0, False, ARCH, PROCESSORS))
-        found[f"all but the product, {split.name}"] = all_but_the_product(of, made)
+        found[f"all but the product, {split.name}"] = prepared(of, made, -1)
         found |= (
             {}
             if size[0] * size[1] * size[2] > LARGE

@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.block_scales import ARCH, PROCESSORS, steps
+from benchmarks.block_scales import ARCH, PROCESSORS, prepared
 from benchmarks.fp32_split import SHAPES
 from benchmarks.report import RESULTS, table, write
 from tiledsl.gemm import gemm, warmup
 from tiledsl.gemm.formats import RESIDUES, SPLITS
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import plan
-from tiledsl.gemm.prepared import Prepared
 from tiledsl.gemm.steps import problem_of
 from tiledsl.inspect.frameworks import open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
@@ -62,20 +61,6 @@ def error(A: Any, B: Any, C: Any, unit: float) -> float:
     return float((off / (np.abs(wide[0]) @ np.abs(wide[1]))).max() / unit)
 
 
-def first_launches(of: list[Any], count: int) -> Launch:
-    torch: Any = import_module("torch")
-    whole = steps(of[0], plan(problem_of(of[0], 0.0, False, ARCH, PROCESSORS)))
-    ready = Prepared(0, whole._replace(launches=whole.launches[:count]), of[0])
-    ready.prepare_graphs(torch.cuda.current_stream().cuda_stream)
-
-    def launch(number: int) -> Any:
-        each = of[number % len(of)]
-        captured = each.result if torch.cuda.is_current_stream_capturing() else None
-        ready.run(torch.cuda.current_stream().cuda_stream, each.addresses, 1.0, 0.0, captured)
-
-    return launch
-
-
 def timed(torch: Any, device: Any, size: tuple[int, int, int], name: str) -> list[dict[str, Any]]:
     (m, n, k), dtype = size, {"f32": torch.float32, "f64": torch.float64}[name]
     count = buffer_sets(dtype.itemsize * (m * k + n * k + m * n), cold=True)
@@ -105,7 +90,8 @@ def timed(torch: Any, device: Any, size: tuple[int, int, int], name: str) -> lis
                 errors[label][kind] = error(x, y, C, UNIT[name])
     way = ways(name)[0]
     of = [described(x, y, z, None, None, None, way) for x, y, z in zip(a, along_k, c, strict=True)]
-    found |= {f"{way} NT, first {i}": first_launches(of, i) for i in (1, 2, 3)}
+    made = plan(problem_of(of[0], 0.0, False, ARCH, PROCESSORS))
+    found |= {f"{way} NT, first {i}": prepared(of, made, i) for i in (1, 2, 3)}
     graphed = max(2, min(40, int(6e10 / (m * n * k))))
     rested = interleave(device, found, rounds=9, seconds=0.004, rest=0.008, graphed=graphed)
     sustained = interleave(device, found, rounds=4, seconds=0.06, graphed=graphed)
