@@ -5,10 +5,12 @@ No array library is imported here: if an argument is of a library, that library 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack
@@ -189,23 +191,22 @@ def host_array(info: ArrayInfo) -> Any:
 
 
 def movable(info: ArrayInfo) -> Any:
-    """The host array of `info` if its elements fill one span of memory in some order of axes, else a copy that can be
-    transferred as one span.
-
-    A copy keeps the strides, and with them the alignment of rows, unless more than half of it would be padding.
-    """
+    """The host array of `info` if its elements fill one span of memory in some order of axes, else a copy that does but
+    for padding: its rows begin at multiples of 16 bytes where those of `info` do, as TMA and wide loads need it."""
     import numpy
 
     array = host_array(info)
-    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis] or sys.maxsize))
     if array.transpose(order).flags.c_contiguous:
         return array
-    low, high = info.span()
-    if low == 0 and high <= 2 * array.nbytes and not self_overlapping(info):
-        copied = numpy.ndarray(array.shape, array.dtype, numpy.empty(high, numpy.uint8), 0, array.strides)
-        copied[...] = array
-        return copied
-    return numpy.array(array, order="K", copy=True)
+    strides, size = [0] * array.ndim, array.itemsize
+    for i, axis in enumerate(reversed(order)):
+        align = math.gcd(array.strides[axis], MOST_ACCESS) if i else 1
+        strides[axis] = -(-size // align) * align
+        size = strides[axis] * array.shape[axis]
+    copied = numpy.ndarray(array.shape, array.dtype, numpy.empty(size, numpy.uint8), 0, strides)
+    copied[...] = array
+    return copied
 
 
 def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:
