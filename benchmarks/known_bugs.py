@@ -1,4 +1,4 @@
-"""Known bugs of GPU kernels under compute-sanitizer, beside the verdict of `k.check`. Needs a GPU, and torch.
+"""Known bugs of GPU kernels under compute-sanitizer, beside the verdict of `k.check`. Needs a GPU.
 
     python -m benchmarks.known_bugs                    # all; --jobs 8 and --seconds 30 by default
     python -m benchmarks.known_bugs --only NAME NAME   # some
@@ -44,12 +44,7 @@ CASES = {case.name: case for case in (*PUBLIC, *TEXTBOOK)}
 def launch(name: str, safe: bool) -> None:
     """Run one kernel on the GPU, once."""
     case = CASES[name]
-    import torch
-
-    arrays = case.arguments(safe)
-    on_gpu = {key: torch.from_numpy(each).cuda() for key, each in arrays.items() if key != case.const}
-    case.kernel(**on_gpu, **{case.const: safe})
-    torch.cuda.synchronize()
+    case.kernel(**{**case.arguments(safe), case.const: safe}, device="gpu")
 
 
 def verdict(status: int | None) -> str:
@@ -61,7 +56,8 @@ def verdict(status: int | None) -> str:
 
 def measured(sanitizer: str, name: str, safe: bool, tool: str, seconds: float) -> dict[str, Any]:
     """The verdict and the time of one process, with the end of what it printed."""
-    under = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND)] if tool else []
+    tool_of = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(FOUND)]
+    under = tool_of if tool else []
     command = [*under, sys.executable, "-m", "benchmarks.known_bugs", "--launch", name, str(int(safe))]
     started = time.perf_counter()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

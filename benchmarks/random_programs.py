@@ -4,17 +4,18 @@
 
 Half are random statements of all kinds of ops and dtypes (`tests/property/random_kernels.py`), half are products of
 matrices (`random_matrices.py`). Each runs on the emulator with its checks first, and on the GPU if nothing was found.
-A part of 100 programs has a process of its own: one that hangs or crashes is a line of the table.
+A part of 100 programs has a process of its own: one that hangs or crashes is a line of the table. What has run is kept
+in random_programs.jsonl, so that a run that was cut off goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,20 +55,26 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     each = args.count // len(KINDS)
     parts = [(kind, args.first + at, min(PART, each - at)) for at in range(0, each, PART) for kind in KINDS]
-    began = time.perf_counter()
-    with ThreadPoolExecutor(args.jobs) as pool:
-        done = list(pool.map(lambda part: (part[0], *run_part(*part)), parts))
-    rows = [["programs", "ran", "differ", "parts that broke off"]]
+    args.out.mkdir(parents=True, exist_ok=True)
+    log = args.out / "random_programs.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    done: dict[tuple[str, int, int], tuple[int, int, str]] = {(k, a, n): (r, d, t) for k, a, n, r, d, t in lines}
+    todo = [part for part in parts if part not in done]
+    with ThreadPoolExecutor(args.jobs) as pool, log.open("a") as file:
+        for part, found in zip(todo, pool.map(lambda part: run_part(*part), todo), strict=True):
+            done[part] = found
+            file.write(json.dumps([*part, *found]) + "\n")
+            file.flush()
+    rows: list[list[str]] = []
     for kind in KINDS:
-        own = [(ran, differ, text) for k, ran, differ, text in done if k == kind]
+        own = [done[part] for part in parts if part[0] == kind]
         broken = sum(1 for ran, _, _ in own if ran == 0)
         rows.append([kind, str(sum(r for r, _, _ in own)), str(sum(d for _, d, _ in own)), str(broken)])
-    wrong = [text for _, _, _, text in done if text]
-    seconds = time.perf_counter() - began
-    text = f"{table(rows)}\n\n{seconds:.0f} s with {args.jobs} processes."
+    wrong = [done[part][2] for part in parts if done[part][2]]
+    text = table(("programs", "ran", "differ", "parts that broke off"), rows)
     if wrong:
         text += "\n\n```\n" + "\n".join(wrong[:10]) + "\n```"
-    write("random_programs", "Random programs, emulator and GPU", text, {"seconds": seconds, "wrong": wrong}, args.out)
+    write("random_programs", "Random programs, emulator and GPU", text, {"wrong": wrong}, args.out)
     return int(bool(wrong))
 
 

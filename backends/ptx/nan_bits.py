@@ -2,11 +2,12 @@
 
 What computes an f32, f16 or bf16 canonicalises a NaN (measured on an H200), but not everything that is arithmetic here
 is an instruction there. LLVM and ptxas make of neg and abs a modifier of whatever comes next, or a bit operation; LLVM
-drops x * 1 and the like, and takes signs out of products. f64 instructions pass on the payload of an operand or make
-0xfff8000000000000, and what conversions from f64 make is not known. Arithmetic itself cannot tell NaNs apart, so it is
-enough to make such a value canonical before what can: a store, a shuffle, a bit cast, a word, a print, inline
-PTX, and a merge with a value whose payload counts, such as a loaded one. Accumulators of a loop cost nothing, nor does
-a stored -x, which is an addition anyway.
+drops x * 1 and the like, takes signs out of products, and makes 0x7e00 of an operation on constants in f16 where an
+instruction makes 0x7fff. f64 instructions pass on the payload of an operand or make 0xfff8000000000000, and what
+conversions from f64 make is not known. Arithmetic itself cannot tell NaNs apart, so it is enough to make such a value
+canonical before what can: a store, a shuffle, a bit cast, a word, a print, inline PTX, and a merge with a value whose
+payload counts, such as a loaded one. Accumulators of a loop cost nothing, nor does a stored -x, which is an addition
+anyway.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class _Nans(Forward):
     "kept": one whose payload is to be kept, since not all paths lead from arithmetic and constants. "loose": of
     arithmetic whose instructions may leave it as it is, or with another sign. "half": of an f32 that LLVM may narrow to
     the f16 which it comes from. The text of one of `LITERALS`: the value is that constant, or may be chosen to be; a
-    loop's initial value is not.
+    loop's initial value is not. "constant": it is a constant on some path, or computed from such alone.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -162,12 +163,14 @@ class _Nans(Forward):
             case arith.Select():
                 self.join(op, op.result, (op.a, op.b))
             case arith.Constant():  # canonical as it is
-                self._note(op.result, {repr(op.value)} & LITERALS)
+                self._note(op.result, {"constant"} | {repr(op.value)} & LITERALS)
             case _:
                 for result in op.results:
                     self._result(op, result)
 
     def _result(self, op: Op, result: Value) -> None:
+        if isinstance(op, (arith.Scalar, arith.Cast)) and self._all_constant(op.operands):
+            self._note(result, {"constant"})
         if op.nan not in ("computes", "packed"):
             self._note(result, {"kept"})
             return
@@ -191,7 +194,7 @@ class _Nans(Forward):
                 of_half = op.to == F16 and "half" in self.of[op.src]
                 return op.src.type == F64 or "loose" in self.of[op.src] or of_half
             case arith.Scalar():
-                return self._is_loose_row(op.fn.name, op.operands)
+                return self._all_constant(op.operands) or self._is_loose_row(op.fn.name, op.operands)
             case _:
                 return False
 
@@ -216,6 +219,9 @@ class _Nans(Forward):
                 return loose
             case _:
                 return False
+
+    def _all_constant(self, values: Sequence[Value]) -> bool:
+        return all("constant" in self.of[value] for value in values)
 
     def _any(self, values: Sequence[Value], *facts: str) -> bool:
         return any(not self.of[value].isdisjoint(facts) for value in values)

@@ -140,6 +140,14 @@ def test_pairs_that_are_rounded_together_are_canonical_as_they_are() -> None:
     assert inlines(kernel("f32", pair + "mem.store %O, %h", out="f16")) == 1
 
 
+@pytest.mark.parametrize("dtype", NARROW)
+def test_what_llvm_may_compute_itself(dtype: str) -> None:
+    """It sees that both ways give the same constant, and its NaN is another one than that of the instruction."""
+    chosen = "%c = arith.constant 0.0 : {t}\n%v = arith.select %p, %c, %c : {t}\n"
+    assert inlines(kernel(dtype, chosen + "%q = arith.div %v, %v : {t}\nmem.store %O, %q")) == 1
+    assert inlines(kernel(dtype, chosen + "%q = arith.div %x, %v : {t}\nmem.store %O, %q")) == 0
+
+
 # -- what becomes of it ----------------------------------------------------------------------------
 
 DROPPED = {

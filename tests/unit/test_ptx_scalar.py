@@ -10,7 +10,7 @@ from ptx_kernels import kernel, load, store
 from tiledsl.backends.protocol import Binary
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.ir.core import Kernel, Value
-from tiledsl.ir.ops import arith, control, gpu
+from tiledsl.ir.ops import arith, control, gpu, mem, warp
 from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import BOOL, DTYPES, E4M3, E5M2, F32, F64, I8, I16, I32, I64, INDEX, U8, DType, PtrType
 
@@ -65,6 +65,17 @@ def test_16_bit_floats_and_wide_integers_on_other_targets(target: str) -> None:
         build(rows_kernel(DTYPES[name]), TARGETS[target])
     for name in ("f64", "i64", "i32", "bf16", "tf32"):
         build(casts_kernel(DTYPES[name], E4M3, E5M2), TARGETS[target])
+
+
+@pytest.mark.parametrize("to", ["f16", "bf16", "f32", "f64"])
+def test_a_bool_becomes_a_float_by_a_choice(to: str) -> None:
+    """ptxas 13.0 and 13.5 may drop cvt.rn.f32.u32 of a predicate that vote.sync gave, and store 1 in place of 1.0."""
+    made, b = kernel("k", [("out", PtrType("global", DTYPES[to]))])
+    vote = b.value(warp.Vote(b.scalar("lt", b.value(gpu.LaneId(dtype=I32)), b.constant(3, I32)), mode="any"))
+    b.add(mem.Store(made.body.args[0], b.cast(vote, DTYPES[to])))
+    b.op(control.Return)
+    ptx = build(made, TARGETS["sm_90a"]).ptx
+    assert "selp" in ptx and "cvt" not in ptx
 
 
 def emitted(rows: list[tuple[str, tuple[object, ...]]], dtype: DType, target: str = "sm_90a") -> str:

@@ -204,7 +204,8 @@ def movable(info: ArrayInfo) -> Any:
         align = math.gcd(array.strides[axis], MOST_ACCESS) if i else 1
         strides[axis] = -(-size // align) * align
         size = strides[axis] * array.shape[axis]
-    copied = numpy.ndarray(array.shape, array.dtype, numpy.empty(size, numpy.uint8), 0, strides)
+    memory: Any = numpy.empty(size, numpy.uint8)
+    copied = numpy.ndarray(array.shape, array.dtype, memory, 0, strides)
     copied[...] = array
     return copied
 
