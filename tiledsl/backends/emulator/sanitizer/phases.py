@@ -130,16 +130,14 @@ class Phases:
     def have_joined(self, rows: Ints, columns: Ints, heard: Known) -> Bools:
         """[entries, warps]: does one of the warpgroup, of which that was `heard`, say that this warp has gone on?"""
         joined, width = self.joined[rows, columns], heard.shape[1]
-        group: Ints = np.arange(width)[:, None] // WARPGROUP_WARPS * WARPGROUP_WARPS + np.arange(WARPGROUP_WARPS)
+        group = np.array([_warpgroup(warp) for warp in range(width)], np.int64)
         known = heard[:, np.minimum(group, width - 1)]
         return np.asarray(((joined != NEVER) & (known >= joined)).any(axis=2))
 
     def join(self, rows: Ints, warps: Ints) -> None:
         """The warpgroups of these warps have begun products, which none of their warps does alone."""
-        leaders = warps // WARPGROUP_WARPS * WARPGROUP_WARPS
-        for row, leader in set(zip(rows.tolist(), leaders.tolist(), strict=True)):
-            members: Ints = np.arange(leader, leader + WARPGROUP_WARPS)
-            mine = self.joined[row, :, leader : leader + WARPGROUP_WARPS]
+        for row, first in {(row, _warpgroup(warp)[0]) for row, warp in zip(rows.tolist(), warps.tolist(), strict=True)}:
+            mine, members = self.joined[row, :, first : first + WARPGROUP_WARPS], np.array(_warpgroup(first), np.int64)
             mine[(mine == NEVER).all(axis=2)] = self.clocks.now(np.full(WARPGROUP_WARPS, row), members)
 
     def acquire(self, op: Op, rows: Ints, warps: Ints, columns: Ints, phases: Ints) -> None:
@@ -154,3 +152,9 @@ class Phases:
         self.since[rows, columns, warps] = self.clocks.now(rows, warps)
         self.joined[rows, columns, warps] = NEVER
         self.waits.update(dict.fromkeys(zip(rows.tolist(), columns.tolist(), warps.tolist(), strict=True), op))
+
+
+def _warpgroup(warp: int) -> list[int]:
+    """The warps of its warpgroup."""
+    first = warp // WARPGROUP_WARPS * WARPGROUP_WARPS
+    return [*range(first, first + WARPGROUP_WARPS)]
