@@ -7,11 +7,12 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
 from tests.mutation.report import report
-from tests.mutation.runner import Mutant, Result, mutants_of, outcome_of, run_apart, sampled, unmutated
+from tests.mutation.runner import Mutant, Result, Unmutated, mutants_of, outcome_of, run_apart, sampled, unmutated
 from tests.mutation.subjects import SUBJECTS
 
 AGAIN = "survived", "not reached", "no end"
@@ -25,6 +26,9 @@ def main() -> int:
     )
     parser.add_argument("--state", type=Path, help="file of results, one a line; those that it has are not run again")
     parser.add_argument("--seeds", type=int, default=3, help="schedules of each kernel as it is (default 3)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time (default: all cores)"
+    )
     parser.add_argument("--again", action="store_true", help="of these, run those again that nothing found")
     parser.add_argument("--mutant", help="run this one alone, in this process")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/mutation.{md,json}")
@@ -41,18 +45,25 @@ def main() -> int:
     results: list[tuple[Mutant, Result]] = []
     counts: dict[str, int] = {}
     runs, shown = 0, list[str]()
+
+    def outcome(each: Mutant | Unmutated) -> Result:
+        return known.get(each.key) or run_apart(each)
+
     for name in names:
-        more, found = unmutated(name, args.seeds)
-        runs, shown = runs + more, [*shown, *found]
-        mutants = [*mutants_of(name)]
+        mutants, whole = [*mutants_of(name)], unmutated(name, args.seeds)
         counts[name] = len(mutants)
         start, chosen = time.monotonic(), sampled(mutants, args.most)
-        for mutant in chosen:
-            result = known.get(mutant.key) or run_apart(mutant)
-            results.append((mutant, result))
-            if args.state is not None and mutant.key not in known:
-                with args.state.open("a") as file:
-                    file.write(json.dumps({"key": mutant.key, **asdict(result)}) + "\n")
+        each: list[Mutant | Unmutated] = [*whole, *chosen]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            for one, result in zip(each, pool.map(outcome, each), strict=True):
+                if args.state is not None and one.key not in known:
+                    with args.state.open("a") as file:
+                        file.write(json.dumps({"key": one.key, **asdict(result)}) + "\n")
+                if isinstance(one, Mutant):
+                    results.append((one, result))
+                elif result.outcome != "clean":
+                    shown.append(f"{one.key}: {result.outcome}, {result.detail}")
+        runs += len(whole)
         print(f"{name}: {len(chosen)} of {len(mutants)}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     text = f"{runs} runs of the kernels as they are, by {args.seeds} seeds: {'; '.join(shown) or 'nothing found'}."
     report(results, counts, args.most, text, write=args.write)

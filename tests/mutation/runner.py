@@ -9,6 +9,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -35,8 +36,10 @@ __all__ = [
     "OUTCOMES",
     "Mutant",
     "Result",
+    "Unmutated",
     "mutants_of",
     "mutated",
+    "outcome_as_it_is",
     "outcome_of",
     "run_apart",
     "sampled",
@@ -54,6 +57,9 @@ MEMORY = 6 << 30
 """Bytes of address space of a process."""
 PATIENCE = 40.0
 """Seconds until a process is ended."""
+HOUR = 3600.0
+FORKING = threading.Lock()
+"""No process inherits the pipe of another, or a subject that is half built."""
 STEPS = 20_000
 """Iterations of loops until a run is stopped: some times as many as the longest unmutated one has."""
 SEEDS = 1, 2
@@ -198,13 +204,27 @@ def outcome_of(mutant: Mutant) -> Result:
     return Result("survived")
 
 
-def unmutated(name: str, seeds: int) -> tuple[int, list[str]]:
-    """Runs of a subject as it is: under every input, and under the first one by seeds. How many, and what they show."""
-    made = built(name)
-    prepared = Prepared(made.lowered)
-    runs = [(run, None) for run in made.runs] + [(made.runs[0], seed) for seed in range(1, seeds)]
-    found = [_found(made, prepared, run, seed) for run, seed in runs]
-    return len(runs), [f"{name}: {each.detail}" for each in found if each is not None]
+@dataclass(frozen=True)
+class Unmutated:
+    """A subject as it is, under its input number `at`, by a seed. `key`: as that of a mutant."""
+
+    subject: str
+    at: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.subject}/as it is/{self.at}/{self.seed}"
+
+
+def unmutated(name: str, seeds: int) -> list[Unmutated]:
+    """Runs of a subject as it is: under every input, by so many seeds."""
+    return [Unmutated(name, at, seed) for at in range(len(built(name).runs)) for seed in range(seeds)]
+
+
+def outcome_as_it_is(each: Unmutated) -> Result:
+    made = built(each.subject)
+    return _found(made, Prepared(made.lowered), made.runs[each.at], each.seed or None) or Result("clean")
 
 
 def _found(made: Built, prepared: Prepared, run: Run, seed: int | None) -> Result | None:
@@ -268,18 +288,20 @@ def _ready(name: str) -> None:
     gc.freeze()
 
 
-def run_apart(mutant: Mutant) -> Result:
-    """`outcome_of` in a process of its own. The subject is built here, once for all of its mutants."""
-    _ready(mutant.subject)
-    sys.stdout.flush()
-    start = time.monotonic()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        _answer(mutant, write)
-    os.close(write)
-    text = _text(read, start + PATIENCE)
+def run_apart(each: Mutant | Unmutated) -> Result:
+    """Its outcome, in a process of its own. The subject is built here, once for all of its mutants. Threads may call
+    this."""
+    with FORKING:
+        _ready(each.subject)
+        sys.stdout.flush()
+        start = time.monotonic()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            _answer(each, write)
+        os.close(write)
+    text = _text(read, start + (PATIENCE if isinstance(each, Mutant) else HOUR))
     if text is None:
         os.kill(child, signal.SIGKILL)
     os.close(read)
@@ -305,14 +327,14 @@ def _text(read: int, until: float) -> str | None:
         found += more
 
 
-def _answer(mutant: Mutant, write: int) -> None:
+def _answer(each: Mutant | Unmutated, write: int) -> None:
     """The child: never returns."""
     gc.disable()
     try:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
-            result = outcome_of(mutant)
+            result = outcome_of(each) if isinstance(each, Mutant) else outcome_as_it_is(each)
         except Exception:
             result = Result("other error", traceback.format_exc()[-500:])
         with os.fdopen(write, "w") as file:
