@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from protocols import Protocol, damaged, explored, of_text, protocol, ring
 
+from tiledsl import Const, Global, barrier, f32, grid, ptx, shared, threads, tile_kernel, u32, u64
+from tiledsl.dims import N
+
 CASES = 40
 """Protocols of a test."""
 
@@ -56,3 +59,27 @@ def test_what_is_clean_is_right_in_all_interleavings(seed: int) -> None:
 def test_what_the_usual_order_does_not_show(whole: Protocol, code: str) -> None:
     assert not explored(whole)
     assert code in found(whole)
+
+
+@tile_kernel(arch="sm_90a")
+def block_by_block(X: Global[f32, N], *, ORDERED: Const[bool] = True):
+    """All threads wait for each phase. The next one begins behind a barrier of the block, or not."""
+    grid(1)
+    t, arrived = threads(256), shared((1,), u64)
+    if t == 0:
+        ptx.mbarrier_init(arrived, 0, count=1)
+    barrier()
+    for i in range(4):
+        if t == 0:
+            ptx.mbarrier_arrive(arrived, 0)
+        ptx.mbarrier_wait(arrived, 0, parity=u32(i % 2))
+        X[t] = X[t] + 1
+        if ORDERED:
+            barrier()
+
+
+def test_a_barrier_of_the_block_is_behind_all_waits() -> None:
+    X = np.zeros(256, np.float32)
+    assert block_by_block.check(X).verdict == "clean"
+    result = block_by_block.check(X, ORDERED=False, raises=False)
+    assert "T421" in {finding.code for finding in result.findings}

@@ -291,15 +291,15 @@ class Clocks:
 
     def meet(self, rows: Ints) -> None:
         """All warps of these blocks meet."""
-        everybody = self.known[rows].max(axis=1)
-        before = everybody[np.arange(len(rows)), self.ranks[rows], : self.warps].max(axis=1)
+        everybody, at = self.known[rows].max(axis=1), (np.arange(len(rows)), self.ranks[rows])
+        before = everybody[*at, : self.warps].max(axis=1)
+        if self.agents > self.gone:
+            everybody[*at, self.gone : self.gone + self.warps] = everybody[*at, : self.warps]
         self.known[rows] = everybody[:, None]
         warps = np.arange(self.warps)
         self.known[rows[:, None], warps, self.ranks[rows][:, None], warps] = before[:, None] + 1
         if self.narrow:
             self.known[rows[:, None], warps, self.ranks[rows][:, None], self.far + warps] = before[:, None] + 1
-        if self.agents > self.gone:
-            self.known[rows[:, None], warps, self.ranks[rows][:, None], self.gone + warps] = before[:, None]
         self.synced[rows] = before[:, None] + 1
         self.met[rows] = before
         if self.touched is not None:
