@@ -3,10 +3,10 @@
     tiledsl report kernels.py:k -o k.html
     tiledsl report kernels.py:k --check M=64 --check N=64 --check K=64
     tiledsl report kernels.py:k --check N=64 --trace k.json
-    tiledsl report kernels.py:k --measure M=4096 --measure N=4096 --measure K=512 --save-stamps k.stamps   (on a GPU)
+    tiledsl report kernels.py:k --measure N=4096 --save-stamps k.stamps
     tiledsl report kernels.py:k --stamps k.stamps
 
-It needs no GPU, and the file no network. docs/report.md says what is in it.
+It needs no GPU but for --measure, and the file no network. docs/report.md says what is in it.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ class Page {
   clear() {
     this.selected = undefined;
     this.light({ python: [], ir: [], ptx: [], sass: [] });
-    history.replaceState(null, "", location.pathname + location.search);
+    history.replaceState(null, "", "#");
     document.getElementById("status").textContent = "";
   }
 
