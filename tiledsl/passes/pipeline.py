@@ -118,5 +118,5 @@ def run_pipeline(
     """
     passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds, stamps=stamps)
     if until is not None:
-        passes = passes[: [item.name for item in passes].index(until) + 1]
+        passes = passes[: stages_of(passes).index(until) + 1]
     return run_passes(kernel, passes, verify_each=verify_each, observe=observe)
