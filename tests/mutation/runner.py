@@ -1,24 +1,18 @@
-"""Makes mutants and runs each in a process of its own, which may hang or take too much memory."""
+"""Makes mutants, and says what the check finds of each."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import resource
-import select
-import signal
-import sys
-import time
-import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Literal
 from unittest import mock
 
 from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Change, map_changes
+from tests.mutation.processes import Result, apart
 from tests.mutation.subjects import Built, Run, built, differences
 from tests.mutation.table import MUTATORS
 from tiledsl.arch import target_named
@@ -33,14 +27,17 @@ from tiledsl.passes.pipeline import run_pipeline
 __all__ = [
     "CAUGHT",
     "OUTCOMES",
+    "PATIENCE",
     "Mutant",
-    "Result",
+    "Unmutated",
+    "executed",
     "mutants_of",
     "mutated",
     "outcome_of",
+    "outcome_of_unmutated",
     "run_apart",
     "sampled",
-    "unmutated",
+    "unmutated_runs",
 ]
 
 Stage = Literal["written", "lowered"]
@@ -50,10 +47,8 @@ OUTCOMES = *CAUGHT, "equivalent", "survived", "not reached"
 """finding: of the check, but deadlocks and waits without end. refused: by the verifier or a pass. no end: stopped by
 the limit of steps, or by the clock. not reached: no input executes the op, so that the mutant is a miss."""
 
-MEMORY = 6 << 30
-"""Bytes of address space of a process."""
 PATIENCE = 40.0
-"""Seconds until a process is ended."""
+"""Seconds until a mutant's process is ended."""
 STEPS = 20_000
 """Iterations of loops until a run is stopped: some times as many as the longest unmutated one has."""
 SEEDS = 1, 2
@@ -83,12 +78,16 @@ class Mutant:
 
 
 @dataclass(frozen=True)
-class Result:
-    """`detail`: the code and text of the finding, the class of an equivalent. `seconds`: of the mutant's process."""
+class Unmutated:
+    """A run of a subject as it is: input number `input`, under the schedule of a seed, None for the usual one."""
 
-    outcome: str
-    detail: str = ""
-    seconds: float = 0.0
+    subject: str
+    input: int
+    seed: int | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.subject}/unmutated/{self.input}/{self.seed or 0}"
 
 
 # -- mutants ---------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
         alike.setdefault(key, {}).setdefault(each.line, []).append(each)
     found: list[Mutant] = []
     for (_, op, *_), lines in alike.items():
-        room = most * 4 if op in OPS and "sync" in OPS[op].effects else most
+        room = most * 4 if _orders(op) else most
         left = [[*each] for each in lines.values()]
         chosen: list[Mutant] = []
         for turn in range(room):
@@ -139,6 +138,12 @@ def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
                     chosen.append(each.pop(0 if turn % 2 == 0 else -1))
         found += chosen
     return found
+
+
+def _orders(name: str) -> bool:
+    """Is it a kind of op that orders, or begins asynchronous work?"""
+    effects: Any = OPS[name].effects if name in OPS else ()
+    return not isinstance(effects, property) and "sync" in effects
 
 
 # -- one mutant ------------------------------------------------------------------------------------
@@ -191,20 +196,27 @@ def outcome_of(mutant: Mutant) -> Result:
         return Result("equivalent", why)
     if not is_reached(mutant):
         return Result("not reached")
-    if mutant.op in OPS and "sync" in OPS[mutant.op].effects:
+    if _orders(mutant.op):
         for seed in SEEDS:
             if found := _found(made, prepared, made.runs[0], seed):
                 return replace(found, detail=f"seed {seed}: {found.detail}")
     return Result("survived")
 
 
-def unmutated(name: str, seeds: int) -> tuple[int, list[str]]:
-    """Runs of a subject as it is: under every input, and under the first one by seeds. How many, and what they show."""
-    made = built(name)
-    prepared = Prepared(made.lowered)
-    runs = [(run, None) for run in made.runs] + [(made.runs[0], seed) for seed in range(1, seeds)]
-    found = [_found(made, prepared, run, seed) for run, seed in runs]
-    return len(runs), [f"{name}: {each.detail}" for each in found if each is not None]
+def unmutated_runs(name: str, seeds: int) -> list[Unmutated]:
+    """A subject as it is, on every input under so many schedules."""
+    return [Unmutated(name, at, seed or None) for at in range(len(built(name).runs)) for seed in range(seeds)]
+
+
+def outcome_of_unmutated(run: Unmutated) -> Result:
+    """What a run shows, in this process."""
+    made = built(run.subject)
+    return _found(made, _prepared(run.subject), made.runs[run.input], run.seed) or Result("nothing")
+
+
+@cache
+def _prepared(name: str) -> Prepared:
+    return Prepared(built(name).lowered)
 
 
 def _found(made: Built, prepared: Prepared, run: Run, seed: int | None) -> Result | None:
@@ -232,7 +244,7 @@ def _kind(code: str) -> str:
 
 
 @cache
-def _executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
+def executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
     """The blocks of the lowered subject that some input enters, and the places of their ops."""
     made = built(name)
     prepared, ran = Prepared(made.lowered), set[int]()
@@ -252,7 +264,7 @@ def is_reached(mutant: Mutant) -> bool:
     """Does an input execute the op? Of one that the passes take apart: anything at its place."""
     if mutant.at < 0:
         return True
-    blocks, places = _executed(mutant.subject)
+    blocks, places = executed(mutant.subject)
     op = [*_kernel(built(mutant.subject), mutant.stage).walk()][mutant.at]
     return op.parent in blocks if mutant.stage == "lowered" else str(op.loc) in places
 
@@ -271,51 +283,4 @@ def _ready(name: str) -> None:
 def run_apart(mutant: Mutant) -> Result:
     """`outcome_of` in a process of its own. The subject is built here, once for all of its mutants."""
     _ready(mutant.subject)
-    sys.stdout.flush()
-    start = time.monotonic()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        _answer(mutant, write)
-    os.close(write)
-    text = _text(read, start + PATIENCE)
-    if text is None:
-        os.kill(child, signal.SIGKILL)
-    os.close(read)
-    os.waitpid(child, 0)
-    seconds = time.monotonic() - start
-    if text is None:
-        return Result("no end", f"stopped after {PATIENCE:.0f} seconds", seconds)
-    if not text:
-        return Result("other error", "the process died", seconds)
-    return Result(**{**json.loads(text), "seconds": seconds})
-
-
-def _text(read: int, until: float) -> str | None:
-    """All that comes through the pipe; None if it is still open at this time."""
-    found = b""
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            return None
-        more = os.read(read, 1 << 16)
-        if not more:
-            return found.decode()
-        found += more
-
-
-def _answer(mutant: Mutant, write: int) -> None:
-    """The child: never returns."""
-    gc.disable()
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        try:
-            result = outcome_of(mutant)
-        except Exception:
-            result = Result("other error", traceback.format_exc()[-500:])
-        with os.fdopen(write, "w") as file:
-            json.dump(asdict(result), file)
-    finally:
-        os._exit(0)
+    return apart(partial(outcome_of, mutant), PATIENCE)
