@@ -26,7 +26,7 @@ from tests.mutation.runner import (
 )
 from tests.mutation.subjects import SUBJECTS
 
-AGAIN = "survived", "not reached", "no end"
+AGAIN = "survived", "not reached", "no end", "failed"
 LONG = 300.0
 """Seconds that a run of a kernel as it is may take."""
 

@@ -56,7 +56,7 @@ def apart(work: Work, patience: float) -> Result:
     if text is None:
         return Result("no end", f"stopped after {patience:.0f} seconds", seconds)
     if not text:
-        return Result("other error", "the process died", seconds)
+        return Result("failed", "the process died", seconds)
     return Result(**{**json.loads(text), "seconds": seconds})
 
 
@@ -82,7 +82,7 @@ def _answer(work: Work, write: int) -> None:
         try:
             result = work()
         except Exception:
-            result = Result("other error", traceback.format_exc()[-500:])
+            result = Result("failed", traceback.format_exc()[-500:])
         with os.fdopen(write, "w") as file:
             json.dump(asdict(result), file)
     finally:

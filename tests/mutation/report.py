@@ -17,7 +17,7 @@ __all__ = ["report"]
 
 Results = list[tuple[Mutant, Result]]
 Unchanged = list[tuple[Unmutated, Result]]
-COLUMNS = *OUTCOMES[:-2], "reviewed", "miss"
+COLUMNS = *OUTCOMES[:-3], "reviewed", "miss"
 """reviewed: no fault, by a reason that a person gave. miss: all others that survived or were not reached."""
 
 
@@ -25,7 +25,7 @@ def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most:
     """counts: of all mutants of each subject."""
     columns = [_column(mutant, result) for mutant, result in results]
     caught = sum(column in CAUGHT for column in columns)
-    faults = sum(column not in ("equivalent", "reviewed") for column in columns)
+    faults = sum(column not in ("equivalent", "no difference", "reviewed") for column in columns)
     title = f"Proof by mutation: {caught} of {faults} faults in the gallery found"
     every = (
         "all" if most >= max(counts.values(), default=0) else f"at most {most} places (4 x {most} of ops that order)"
@@ -49,7 +49,7 @@ def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most:
 
 
 def _column(mutant: Mutant, result: Result) -> str:
-    if result.outcome not in ("survived", "not reached"):
+    if result.outcome not in OUTCOMES[-3:]:
         return result.outcome
     reason = _reason(mutant) if result.outcome == "survived" else None
     return "reviewed" if reason is not None and not reason.miss else "miss"

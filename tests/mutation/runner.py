@@ -13,16 +13,19 @@ from unittest import mock
 from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Change, map_changes
 from tests.mutation.processes import Result, apart
-from tests.mutation.subjects import Built, Run, built, differences
+from tests.mutation.subjects import Built, Run, built, differences, more_runs
 from tests.mutation.table import MUTATORS
-from tiledsl.arch import target_named
+from tiledsl.arch import TARGETS, target_named
 from tiledsl.backends.emulator import Prepared, launch
 from tiledsl.backends.emulator.coverage import entries
-from tiledsl.errors import CompileError, EmulatorError, TileError, VerifyError
+from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.codegen import emit_ptx
+from tiledsl.errors import AssemblerError, CompileError, EmulatorError, TileError, VerifyError
 from tiledsl.findings import INCOMPLETE, OWN_FAULT
 from tiledsl.ir.core import OPS, Kernel, Op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
+from tiledsl.recursion import deep_recursion
 
 __all__ = [
     "CAUGHT",
@@ -43,9 +46,11 @@ __all__ = [
 Stage = Literal["written", "lowered"]
 
 CAUGHT = "finding", "deadlock", "refused", "wrong result", "other error", "no end"
-OUTCOMES = *CAUGHT, "equivalent", "survived", "not reached"
+OUTCOMES = *CAUGHT, "equivalent", "no difference", "survived", "not reached", "failed"
 """finding: of the check, but deadlocks and waits without end. refused: by the verifier or a pass. no end: stopped by
-the limit of steps, or by the clock. not reached: no input executes the op, so that the mutant is a miss."""
+the limit of steps, or by the clock. no difference: a change of values that inputs of random sizes do not show either:
+tested, not proven. not reached: no input executes the op, so that the mutant is a miss. failed: what runs mutants has a
+fault, and so the mutant is a miss, too."""
 
 PATIENCE = 40.0
 """Seconds until a mutant's process is ended."""
@@ -200,7 +205,34 @@ def outcome_of(mutant: Mutant) -> Result:
         for seed in SEEDS:
             if found := _found(made, prepared, made.runs[0], seed):
                 return replace(found, detail=f"seed {seed}: {found.detail}")
-    return Result("survived")
+    if _is_of_registers(mutant):
+        return _assembled(kernel, made.arch) or Result(
+            "equivalent", "another number of registers, to which ptxas keeps"
+        )
+    if not mutant.op.startswith(VALUES):
+        return Result("survived")
+    for run in more_runs(mutant.subject):
+        if found := _found(made, prepared, run, None):
+            return replace(found, detail=f"another size: {found.detail}")
+    return Result("no difference")
+
+
+VALUES = "arith.", "control.", "tile.get", "tile.put", "gpu.thread_id", "gpu.block_id"
+"""Kinds of op, by the beginning of their name, that choose values, not an order."""
+
+
+def _is_of_registers(mutant: Mutant) -> bool:
+    return mutant.op == "gpu.setmaxnreg" or (mutant.op == "role.region" and mutant.what.startswith("registers"))
+
+
+def _assembled(kernel: Kernel, arch: str) -> Result | None:
+    """What ptxas has against a kernel: nothing, or that an instruction is ignored, say, which is an error of ours."""
+    target = TARGETS[arch]
+    try:
+        assemble(deep_recursion()(emit_ptx)(kernel.clone(), target)[1], target, name=kernel.name)
+    except AssemblerError as error:
+        return Result("refused", error.message)
+    return None
 
 
 def unmutated_runs(name: str, seeds: int) -> list[Unmutated]:

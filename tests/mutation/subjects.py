@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import specialize
 
-__all__ = ["SUBJECTS", "Built", "Run", "built", "differences"]
+__all__ = ["SUBJECTS", "Built", "Run", "built", "differences", "more_runs"]
 
 
 def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Input, ...]:
@@ -46,8 +47,9 @@ def _scaled(m: int, n: int, k: int, edge: tuple[int, int]) -> tuple[Input, ...]:
 
 
 def _fp32(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> Subject:
-    edge = (5, 27) if "any rows" in label else (4, 28)  # without vectors of 16 bytes, and with
-    inputs = (_plain if name in ("naive", "shared_tiled") else _scaled)(m, n, k, edge)
+    """Edges without vectors of 16 bytes, and with."""
+    make = _plain if name in ("naive", "shared_tiled") else _scaled
+    inputs = *make(m, n, k, (5, 27)), make(m, n, k, (4, 28))[0]
     return Subject(label or name, name, consts, inputs, "f32", "f32", pad=(4, 8, 12))
 
 
@@ -89,7 +91,6 @@ _ALL = [
     _fp32("maxas_64", 64, 64, 32),
     _fp32("maxas_256", 128, 128, 32),
     _fp32("double_buffered", 128, 128, 32),
-    _fp32("double_buffered", 128, 128, 32, "double_buffered, any rows"),
     _fp32("staged_epilogue", 128, 128, 32),
     _fp32("ffma_order", 128, 128, 32),
     _fp32("fastest", 64, 32, 96, "fastest, staged", **STAGED),
@@ -188,15 +189,8 @@ class Run:
 @cache
 def built(name: str) -> Built:
     subject = SUBJECTS[name]
-    kernel = getattr(gallery_file(subject.kernel), subject.kernel)
-    specs, runs = list[Any](), list[Run]()
-    for each in subject.inputs:
-        given, expected = arrays(subject, each)
-        values = kernel.dispatcher.launcher.bind((), {**given, **subject.consts})
-        arguments = kernel.dispatcher.arguments(values, "emulator")
-        specs.append(specialize(kernel.signature, arguments.arrays, arguments.consts).spec)
-        hosts = {n: None if info is None else host_array(info) for n, info in arguments.arrays.items()}
-        runs.append(Run({**hosts, **arguments.scalars}, expected))
+    kernel = _kernel(subject)
+    specs, runs = zip(*(_run(subject, each) for each in subject.inputs), strict=True)
     assert len({*map(_general, specs)}) == 1, f"the inputs of {name} are of several specialisations"
     found: list[Kernel] = []
 
@@ -208,7 +202,39 @@ def built(name: str) -> Built:
     lower(kernel.signature, specs[0], arch, observe=keep, bounds=True, until="canonicalize")
     limit = target_named(arch).shared_per_block
     lowered = run_pipeline(found[0].clone(), shared_limit=limit, target=arch, bounds=True)
-    return Built(subject, found[0], lowered, tuple(runs), arch)
+    return Built(subject, found[0], lowered, runs, arch)
+
+
+def _kernel(subject: Subject) -> Any:
+    return getattr(gallery_file(subject.kernel), subject.kernel)
+
+
+def _run(subject: Subject, given: Input) -> tuple[Specialization, Run]:
+    kernel = _kernel(subject)
+    values, expected = arrays(subject, given)
+    bound = kernel.dispatcher.launcher.bind((), {**values, **subject.consts})
+    arguments = kernel.dispatcher.arguments(bound, "emulator")
+    hosts = {name: None if info is None else host_array(info) for name, info in arguments.arrays.items()}
+    spec = specialize(kernel.signature, arguments.arrays, arguments.consts).spec
+    return spec, Run({**hosts, **arguments.scalars}, expected)
+
+
+MORE = 16
+
+
+@cache
+def more_runs(name: str) -> tuple[Run, ...]:
+    """So many of random sizes: up to those of the largest input, multiples of what those of all inputs are."""
+    rng, inputs = np.random.default_rng(1), SUBJECTS[name].inputs
+    most = [max(sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
+    step = [gcd(*sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
+    scalars = sorted({(each.alpha, each.beta) for each in inputs}, key=repr)
+    runs: list[Run] = []
+    for number in range(MORE):
+        m, n, k = (int(rng.integers(1, a // b + 1)) * b for a, b in zip(most, step, strict=True))
+        alpha, beta = scalars[number % len(scalars)]
+        runs.append(_run(SUBJECTS[name], Input(m, n, k, alpha, beta))[1])
+    return tuple(runs)
 
 
 def _general(spec: Specialization) -> Any:
