@@ -1,6 +1,6 @@
 """Known bugs of GPU kernels under compute-sanitizer, beside the verdict of `k.check`. Needs a GPU.
 
-    python -m benchmarks.known_bugs                    # all; --jobs 8 and --seconds 30 by default
+    python -m benchmarks.known_bugs                    # all; --jobs 8, --gpus 1 and --seconds 30 by default
     python -m benchmarks.known_bugs --only NAME NAME   # some
     python -m benchmarks.known_bugs --docs             # write docs/known_bugs.md; needs no GPU
 
@@ -54,14 +54,15 @@ def verdict(status: int | None) -> str:
     return {0: "clean", FOUND: "errors"}.get(status, "fails")
 
 
-def measured(sanitizer: str, name: str, safe: bool, tool: str, seconds: float) -> dict[str, Any]:
-    """The verdict and the time of one process, with the end of what it printed."""
+def measured(sanitizer: str, name: str, safe: bool, tool: str, seconds: float, gpu: int) -> dict[str, Any]:
+    """The verdict and the time of one process on this GPU, with the end of what it printed."""
     tool_of = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(FOUND)]
     under = tool_of if tool else []
     command = [*under, sys.executable, "-m", "benchmarks.known_bugs", "--launch", name, str(int(safe))]
     started = time.perf_counter()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=env, **pipes)
     try:
         text, status = process.communicate(timeout=seconds)[0], process.returncode
     except subprocess.TimeoutExpired:
@@ -97,6 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
+    parser.add_argument("--gpus", type=int, default=1, help="on which they take turns")
     parser.add_argument("--seconds", type=float, default=30, help="time limit of a process")
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer"), help="its path")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -125,7 +127,8 @@ def main(argv: list[str] | None = None) -> int:
         if (name, safe, tool) not in done and (safe or CASES[name].codes != REFUSED)
     ]
     with ThreadPoolExecutor(args.jobs) as pool, log.open("a") as file:
-        for each in pool.map(lambda what: measured(args.sanitizer, *what, args.seconds), todo):
+        gpus = [at % args.gpus for at in range(len(todo))]
+        for each in pool.map(lambda what, gpu: measured(args.sanitizer, *what, args.seconds, gpu), todo, gpus):
             done[each["name"], each["safe"], each["tool"]] = each
             file.write(json.dumps(each) + "\n")
             file.flush()

@@ -291,6 +291,31 @@ _TABLE = [
         "for i in range(4):\n    ptx.named_barrier(1, threads=64, wait=warp_id() == 0)  # warp 1 waits for nobody",
     ),
     Kind(
+        "T419",
+        "arrival in another phase",
+        "A warp arrives at an mbarrier, or begins a copy that it counts, and nothing orders that behind the end of the "
+        "phase before: under another schedule it counts in that one.",
+        "let it wait for a phase before it arrives for the next one",
+        "for i in range(4):\n    ptx.mbarrier_arrive(full, 0)  # and waits for nobody",
+    ),
+    Kind(
+        "T420",
+        "wait for the phase before",
+        "A warp waits for a phase of an mbarrier, and nothing orders that behind the end of the phase before, whose "
+        "parity is that of the phase before it: under another schedule the wait ends at once.",
+        "let each wait for one phase after the other",
+        "ptx.mbarrier_wait(full, 0, parity=1)  # for the second phase, without having waited for the first",
+    ),
+    Kind(
+        "T421",
+        "waiter may be overtaken",
+        "A warp waits for a phase of an mbarrier, and no arrival of the next phase comes after that: under another "
+        "schedule the next phase ends before the warp has seen this one, and it waits for ever.",
+        "let no phase end before all have waited for the one before it",
+        "for i in range(4):  # two warps wait, and one of them says so\n    ptx.mbarrier_wait(full, 0, parity=i % 2)\n"
+        "    if warp_id() == 1:\n        ptx.mbarrier_arrive(empty, 0)",
+    ),
+    Kind(
         "T501",
         "out of bounds",
         "An access is outside its tensor or tile.",
@@ -407,7 +432,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "global": ("T102", "T103", "T105", "T107"),
     "uninitialised": ("T201", "T202"),
     "registers": ("T306", "T307"),
-    "barriers": ("T407", "T408", "T410", "T417", "T418"),
+    "barriers": ("T407", "T408", "T410", "T417", "T418", "T419", "T420", "T421"),
     "coverage": ("",),
 }
 """What can be turned off, each with the codes that it finds. What has no check here costs nothing, or the emulator

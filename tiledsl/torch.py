@@ -157,7 +157,7 @@ def _checked_shape(A: Any, B: Any, bias: Any) -> list[Any]:
         message = f"K is {A.shape[-1]} in A, of shape {tuple(A.shape)}, but {B.shape[-2]} in B, of {tuple(B.shape)}"
         raise argument_error(GEMM, message, "pass [M, K] and [K, N]; a transposed view will do", code="C803")
     if A.dtype != B.dtype or _name(A.dtype) not in FLOATS:
-        message = f"A is {A.dtype} and B {B.dtype}; expected one of {', '.join(FLOATS)} for both"
+        message = f"A is {_name(A.dtype)} and B {_name(B.dtype)}; expected one of {', '.join(FLOATS)} for both"
         raise argument_error(GEMM, message, "convert A and B", code="C802")
     n = B.shape[-1]
     if bias is not None and (bias.dtype != torch.float32 or bias.dim() != 1 or bias.shape[0] != n):

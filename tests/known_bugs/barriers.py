@@ -124,7 +124,7 @@ def phase_of_an_empty_tile(X: Global[f32, N], Y: Global[f32, N], *, SAFE: Const[
         for k in range(4):
             if k != 1:
                 if k > 0:
-                    ptx.mbarrier_wait(free, 0, parity=phase)  # found: T401
+                    ptx.mbarrier_wait(free, 0, parity=phase)  # found: T401, T421
                 phase = phase ^ 1
                 S[t] = X[k * 32 + t]  # found: T101
                 ptx.mbarrier_arrive(full, 0)
@@ -132,7 +132,7 @@ def phase_of_an_empty_tile(X: Global[f32, N], Y: Global[f32, N], *, SAFE: Const[
         phase = u32(0)
         for k in range(4):
             if k != 1:
-                ptx.mbarrier_wait(full, 0, parity=phase)
+                ptx.mbarrier_wait(full, 0, parity=phase)  # found: T421
                 Y[k * 32 + t - 32] = S[63 - t]
                 ptx.mbarrier_arrive(free, 0)
                 phase = phase ^ 1

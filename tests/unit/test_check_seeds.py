@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulator_rings import CLUSTER, RING, kernel_of, run_ring
-from seeded_kernels import MISSED, arguments, as_one, loaded
+from seeded_kernels import MISSED, arguments, as_one, loaded, overtaken
 
 from tiledsl.backends.emulator import Access, Hook, Options
 from tiledsl.errors import HazardError, KernelArgumentError
@@ -42,6 +42,16 @@ def test_a_seed_replays_its_finding(kernel: Any) -> None:
             kernel.check(**arguments(), RIGHT=False, seed=found.seed)
         assert caught.value.finding == found
         assert f"(under seed={found.seed}, which replays it)" in str(caught.value)
+
+
+def test_a_waiter_that_may_be_overtaken_needs_no_seed() -> None:
+    """In the usual order nobody overtakes it."""
+    assert overtaken.check(**arguments(), seeds=SEEDS).verdict == "clean"
+    result = overtaken.check(**arguments(), RIGHT=False, raises=False)
+    assert [finding.code for finding in result.findings] == ["T421"]
+    assert "warp 2 of block (0, 0, 0) waits for phase 0 of full[0], and no arrival of the next phase" in str(result)
+    unseen = overtaken.check(**arguments(), RIGHT=False, raises=False, without=["barriers"], seeds=SEEDS)
+    assert {finding.code for finding in unseen.findings} <= {"T401", "T409"}, "seeds find what became of it"
 
 
 def test_rounds_of_a_named_barrier_need_no_seed() -> None:

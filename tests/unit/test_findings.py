@@ -255,8 +255,8 @@ HERE = f"{ROOT}/tests/unit/test_findings.py"
     [
         ([f"{PAIRS_FILE}:exchanged", "--size", "N=128"], 0, "exchanged: clean (1 schedule)"),
         ([f"{PAIRS_FILE}:exchanged", "--size", "N=128", "--const", "RIGHT=False"], 3, "T102: race: thread"),
-        ([f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False"], 0, "overtaken: clean (1 schedule)"),
-        ([f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False", "--seeds", "8"], 3, "T409"),
+        ([f"{SEEDED}:asked_once", "--size", "N=64", "--const", "RIGHT=False"], 0, "asked_once: clean (1 schedule)"),
+        ([f"{SEEDED}:asked_once", "--size", "N=64", "--const", "RIGHT=False", "--seeds", "8"], 3, "T102"),
         ([f"{HERE}:bounded", "--size", "N=32"], 4, "no thread executed this line"),
         ([f"{HERE}:not_compiled", "--size", "N=32"], 1, "the name unknown is not defined"),
         ([f"{PAIRS_FILE}:exchanged"], 2, "fix: add --size N=..."),
@@ -274,7 +274,7 @@ def test_the_command_has_an_exit_code_for_each_verdict(
 
 
 def test_the_command_names_the_seed_that_replays_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["check", f"{SEEDED}:overtaken", "--size", "N=64", "--const", "RIGHT=False"]
+    asked = ["check", f"{SEEDED}:asked_once", "--size", "N=64", "--const", "RIGHT=False"]
     assert main([*asked, "--seeds", "8"]) == 3
     (seed,) = re.findall(r"--seed (\d+) replays", capsys.readouterr().out)
     assert main([*asked, "--seed", seed]) == 3

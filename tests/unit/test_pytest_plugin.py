@@ -25,10 +25,10 @@ def test_wrong(tiledsl_check):
     tiledsl_check(exchanged, *arrays(), RIGHT=False)
 
 def test_wrong_in_some_orders(tiledsl_check):
-    tiledsl_check(seeded_kernels.overtaken, **seeded_kernels.arguments(), RIGHT=False)
+    tiledsl_check(seeded_kernels.asked_once, **seeded_kernels.arguments(), RIGHT=False)
 
 def test_in_one_order(tiledsl_check):
-    assert tiledsl_check(seeded_kernels.overtaken, **seeded_kernels.arguments(), RIGHT=False, seed=0).seeds == (0,)
+    assert tiledsl_check(seeded_kernels.asked_once, **seeded_kernels.arguments(), RIGHT=False, seed=0).seeds == (0,)
 """
 
 
@@ -55,7 +55,7 @@ def test_what_is_found_fails_the_test(tests: pytest.Pytester) -> None:
 def test_the_option_asks_for_more_schedules(tests: pytest.Pytester) -> None:
     result = tests.runpytest_inprocess(*LOADED, "--tiledsl-seeds", "8")
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*T409: mbarrier.wait waits for phase*", "overtaken: findings (8 schedules; *--seed*"])
+    result.stdout.fnmatch_lines(["*T102: race: *", "asked_once: findings (8 schedules; *--seed*"])
 
 
 def test_it_is_an_entry_point_of_the_package() -> None:

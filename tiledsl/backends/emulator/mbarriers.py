@@ -67,7 +67,7 @@ class Mbarriers:
         work that it has begun (`hooks.Sync`)."""
         blocks, homes, places = owners + self.first, rows + self.first, self.places(columns)
         warps, lanes = np.divmod(threads, WARP)
-        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, lanes, commits))
+        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, lanes, commits=commits))
         for column in np.unique(columns).tolist():
             users = self.users[int(column)]
             users.setdefault(op, set()).update(warps[columns == column].tolist())

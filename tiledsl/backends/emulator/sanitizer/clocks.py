@@ -2,7 +2,7 @@
 
 Each warp has a count, and what it does belongs to its count at that time. A release publishes the clock of its warp and
 increments its count; an acquire merges what was published into the clock of its warp. An access of one warp happens
-before another warp's if that warp's clock has a count of the first at least as high. Six kinds of *agents* have
+before another warp's if that warp's clock has a count of the first at least as high. Seven kinds of *agents* have
 counts, in every block of a cluster:
 
 - warps: `warp`;
@@ -16,7 +16,10 @@ counts, in every block of a cluster:
   it met, and of what these lanes did since (`LaneCounts`);
 - warps again, in clusters of kernels where some arrivals have the scope of a block: `far + warp` is the count of a warp
   of another block up to which its accesses to global memory are known. Such an arrival in another block orders shared
-  memory alone.
+  memory alone;
+- how far warps and mbarriers have come, in kernels with mbarriers: `gone + warp` is the count that a warp has reached,
+  `gone + warps + column` a number of phases. The end of a copy or of other work tells how far the warp had come that
+  began it, though it does not order the accesses of that warp.
 
 After a barrier of a whole block all of its warps have one count, above all that they had before. So where only such
 barriers order warps, one number for each block, `met`, is enough for what happened before its last barrier.
@@ -147,7 +150,8 @@ class Clocks:
         self.alone = self.work + (warps if commits else 0)
         self.far = self.alone + (warps if mbarriers else 0)
         self.narrow = narrow and clusters.size > 1
-        self.agents = self.far + (warps if self.narrow else 0)
+        self.gone = self.far + (warps if self.narrow else 0)
+        self.agents = self.gone + (warps + mbarriers if mbarriers else 0)
         self.by_lanes, self.fenced_by_lanes = LaneCounts(), LaneCounts()
         if mbarriers:
             self.touched = np.zeros((blocks, warps, WARP), np.bool_)
@@ -190,6 +194,10 @@ class Clocks:
         if self.narrow:
             self.known[rows, warps, self.ranks[rows], self.far + warps] = self.now(rows, warps)
 
+    def tick_once(self, rows: Ints, warps: Ints) -> None:
+        """The same of warps that may be named twice."""
+        self.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
+
     def sync(self, rows: Ints, warps: Ints) -> None:
         """All lanes of these warps, each named once, meet."""
         self.tick(rows, warps)
@@ -213,9 +221,9 @@ class Clocks:
     ) -> None:
         """Warps, one an entry and maybe named twice, release their clocks at these places. lanes: they alone do.
         narrow: which order shared memory alone."""
-        known = self.known[rows, warps]
+        known = self.released(rows, warps)
         if narrow is not None and self.narrow:
-            known[narrow, :, self.far :] = 0
+            known[narrow, :, self.far : self.gone] = 0
         if lanes is not None and self.touched is not None:
             made = np.zeros_like(self.touched)
             made[rows, warps, lanes] = True
@@ -224,7 +232,25 @@ class Clocks:
             if len(entry):
                 self.release_alone(known, entry, rows[entry], warps[entry], made)
         meeting.release(places, known)
-        self.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
+        self.tick_once(rows, warps)
+
+    def released(self, rows: Ints, warps: Ints) -> Known:
+        """A copy of the clocks of these warps, with how far each has come itself."""
+        known = self.known[rows, warps]
+        if self.agents > self.gone:
+            known[np.arange(len(rows)), self.ranks[rows], self.gone + warps] = self.now(rows, warps)
+        return known
+
+    def progress(self, known: Known) -> Known:
+        """Of clocks [..., agents] in kernels with mbarriers: how far they know warps to have come."""
+        return known[..., self.gone : self.gone + self.warps]
+
+    def begin(self, places: tuple[Ints, ...], rows: Ints, warps: Ints) -> None:
+        """These warps, one an entry, begin copies that these mbarriers count: that says how far they have come."""
+        known = self.released(rows, warps)
+        known[..., : self.gone] = 0
+        self.mbarriers.release(places, known)
+        self.tick_once(rows, warps)
 
     def release_alone(self, known: Known, entry: Ints, rows: Ints, warps: Ints, made: Bools) -> None:
         """What some lanes release, `made`, where others have made accesses: changes these entries of `known`."""
@@ -249,12 +275,13 @@ class Clocks:
     def release_work(self, places: tuple[Ints, ...], rows: Ints, warps: Ints, counts: Ints) -> None:
         """Work that these warps have begun, so many commits of it, arrives at these mbarriers when it has ended. It
         happens after what the warp had waited for; the arrival does not release what the warp did itself."""
-        known, entry, ranks = self.known[rows, warps], np.arange(len(rows)), self.ranks[rows]
+        known, entry, ranks = self.released(rows, warps), np.arange(len(rows)), self.ranks[rows]
         known[entry, ranks, warps] = known[entry, ranks, self.warps + warps] = 0
         if self.narrow:
             known[entry, ranks, self.far + warps] = 0
         known[entry, ranks, self.work + warps] = counts
         self.mbarriers.release(places, known)
+        self.tick_once(rows, warps)
 
     def acquire(self, kept: Known, rows: Ints, warps: Ints) -> None:
         """Warps, each named once, acquire `kept`, one an entry."""
@@ -264,8 +291,10 @@ class Clocks:
 
     def meet(self, rows: Ints) -> None:
         """All warps of these blocks meet."""
-        everybody = self.known[rows].max(axis=1)
-        before = everybody[np.arange(len(rows)), self.ranks[rows], : self.warps].max(axis=1)
+        everybody, at = self.known[rows].max(axis=1), (np.arange(len(rows)), self.ranks[rows])
+        before = everybody[*at, : self.warps].max(axis=1)
+        if self.agents > self.gone:
+            everybody[*at, self.gone : self.gone + self.warps] = everybody[*at, : self.warps]
         self.known[rows] = everybody[:, None]
         warps = np.arange(self.warps)
         self.known[rows[:, None], warps, self.ranks[rows][:, None], warps] = before[:, None] + 1
@@ -287,8 +316,9 @@ class Clocks:
 
     def end_phases(self, rows: Ints, columns: Ints) -> None:
         """These mbarriers end a phase."""
-        ended = self.phases(rows, columns) + 1
-        self.mbarriers.left[rows, columns, self.ranks[rows], 2 * self.warps + columns] = ended
+        ended, ranks = self.phases(rows, columns) + 1, self.ranks[rows]
+        for agent in (2 * self.warps, self.gone + self.warps):
+            self.mbarriers.left[rows, columns, ranks, agent + columns] = ended
         self.mbarriers.end(rows, columns)
 
 

@@ -159,7 +159,7 @@ class _Blocks(Hook):
         if access.space == "shared":
             cells, wrong = self.cells.touched(access), self.reports.wrong
             if access.until == "mbarrier":
-                self.require_initialised(access)
+                self.counted(access)
             if self.shared:
                 self.touch(self.memory.touch(access, cells))
             if self.last_writes is not None:
@@ -201,16 +201,20 @@ class _Blocks(Hook):
             self.memory.against_readers(touch)
         self.memory.begin_writing(touch)
 
-    def require_initialised(self, access: Access) -> None:
-        """The mbarriers that count what is copied."""
+    def counted(self, access: Access) -> None:
+        """Copies begin whose bytes mbarriers count."""
         assert access.mbarriers is not None
         rows, warps = access.blocks[:: access.run] - self.first, access.threads[:: access.run] // WARP
         owners = rows if access.owners is None else access.owners - self.first
         columns, everywhere = self.mbarriers.columns(access.mbarriers), np.ones(len(rows), np.bool_)
         self.mbarriers.require_initialised(access.op, owners, warps, rows, columns, everywhere)
+        self.mbarriers.phases.begin(access.op, owners, warps, rows, columns)
 
     def on_delivery(self, access: Access) -> None:
         cells = self.cells.touched(access)
+        if access.mbarriers is not None:
+            rows = access.blocks[:: access.run] - self.first
+            self.mbarriers.phases.arrived_copies(rows, self.mbarriers.columns(access.mbarriers))
         if self.shared:
             touch = self.memory.touch(access, cells)
             if access.mbarriers is None:  # for the thread that has waited for it
@@ -224,6 +228,8 @@ class _Blocks(Hook):
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
         if self.globals is not None:
             self.globals.commit(group, blocks - self.first, threads)
+        if group == "wgmma":
+            self.mbarriers.phases.join(blocks - self.first, threads // WARP)
         if self.shared and group in self.groups:
             self.groups[group].commit(blocks - self.first, threads)
 

@@ -7,6 +7,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.sanitizer.phases import Phases
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import UNKNOWN_LOC, HazardError, Loc, Side
@@ -31,6 +32,7 @@ class MbarrierUse:
         self.table = np.full(-(-cells.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
         shape = blocks, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
+        self.phases = Phases(cells, clocks, labels, mbarriers, reports)
         self.visits, self.ended = (np.zeros(clocks.known[:, 0].shape, np.int32) for _ in range(2))
 
     def columns(self, places: Ints) -> Ints:
@@ -44,6 +46,7 @@ class MbarrierUse:
         self.init_warp[at], self.init_lane[at] = warps, threads % WARP
         self.init_fence[at] = NEVER
         self.init_epoch[at] = self.clocks.now(rows, warps)
+        self.phases.initialise(*at)
 
     def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
         """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked. What
@@ -70,6 +73,7 @@ class MbarrierUse:
     def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
         """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
         owners, rows, columns = sync.blocks - self.first, sync.homes - self.first, self.columns(sync.places)
+        self.phases.arrive(sync, owners, rows, columns)
         remote = owners != rows
         fenced = remote if commits is None else np.ones_like(remote)
         self.require_initialised(sync.op, owners, sync.warps, rows, columns, fenced)
@@ -84,13 +88,14 @@ class MbarrierUse:
 
     def complete(self, rows: Ints, places: Ints) -> None:
         self.clocks.end_phases(rows, self.columns(places))
+        self.phases.complete(rows, self.columns(places))
 
     def acquire(self, sync: Sync) -> None:
         """Lanes of one warp may wait for several."""
-        warps, count = self.clocks.warps, len(self.labels)
-        each = np.unique(((sync.blocks - self.first) * warps + sync.warps) * count + self.columns(sync.places))
-        who, columns = np.divmod(each, count)
-        rows, warps_ = np.divmod(who, warps)
+        assert sync.phases is not None
+        each = np.stack([sync.blocks - self.first, sync.warps, self.columns(sync.places), sync.phases])
+        rows, warps_, columns, phases = np.unique(each, axis=1)
+        self.phases.acquire(sync.op, rows, warps_, columns, phases)
         self.require_initialised(sync.op, rows, warps_, rows, columns, np.zeros(len(rows), np.bool_))
         for column in np.unique(columns).tolist():
             which = columns == column
