@@ -18,7 +18,8 @@ demo: $(READY)
 test: lint
 	@$(MAKE) --no-print-directory -j2 types pytest
 
-# Plants faults in the kernels of the gallery, and writes what the check finds to benchmarks/results/mutation.md: half an hour.
+# Plants faults in the kernels of the gallery, and writes what the check finds to benchmarks/results/mutation.md: two hours
+# of one core, and all cores work.
 mutate: $(READY)
 	@$(BIN)/python -m tests.mutation --write
 

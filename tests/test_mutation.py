@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mutation.inputs import gallery_file
 from tests.mutation.places import apart
+from tests.mutation.processes import Result
 from tests.mutation.reviewed import MOST, REASONS
-from tests.mutation.runner import STEPS, Result, mutants_of, mutated, outcome_as_it_is, run_apart, sampled, unmutated
-from tests.mutation.subjects import Run, Subject, built, differences
+from tests.mutation.runner import STEPS, mutants_of, mutated, outcome_of_unmutated, run_apart, sampled, unmutated_runs
+from tests.mutation.subjects import SUBJECTS, Run, Subject, built, differences
 from tests.mutation.table import MUTATORS, NOT_CHANGED, NOT_MUTATED
 from tiledsl import frontend
 from tiledsl.backends import emulator
@@ -73,8 +75,8 @@ SAMPLE: list[Fault] = [
 def test_the_sample_as_it_stands() -> None:
     """The kernels themselves: nothing is found."""
     for name in dict.fromkeys(fault[0] for fault in SAMPLE):
-        for each in unmutated(name, 1):
-            assert outcome_as_it_is(each) == Result("clean")
+        for run in unmutated_runs(name, 1):
+            assert outcome_of_unmutated(run) == Result("nothing")
 
 
 @pytest.mark.parametrize("fault", SAMPLE, ids=" ".join)
@@ -105,6 +107,12 @@ def test_a_sample_has_each_kind_of_fault() -> None:
     kinds = {(m.stage, m.op, m.operator, m.change) for m in mutants}
     assert {(m.stage, m.op, m.operator, m.change) for m in chosen} == kinds
     assert {*sampled(iter(mutants), len(mutants))} == {*mutants}
+
+
+def test_all_kernels_of_the_gallery_are_mutated() -> None:
+    gallery = gallery_file("gallery")
+    entries = (*gallery.GALLERY, *gallery.HOPPER, *gallery.PREPARED)
+    assert {entry.kernel for entry in entries} == {subject.kernel for subject in SUBJECTS.values()}
 
 
 def test_there_are_few_reviewed_reasons() -> None:

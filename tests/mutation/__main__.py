@@ -6,16 +6,29 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported: there is a process for each core
+
+from tests.mutation.processes import Work, known, run_all
 from tests.mutation.report import report
-from tests.mutation.runner import Mutant, Result, Unmutated, mutants_of, outcome_of, run_apart, sampled, unmutated
+from tests.mutation.runner import (
+    PATIENCE,
+    executed,
+    mutants_of,
+    outcome_of,
+    outcome_of_unmutated,
+    sampled,
+    unmutated_runs,
+)
 from tests.mutation.subjects import SUBJECTS
 
-AGAIN = "survived", "not reached", "no end"
+AGAIN = "survived", "not reached", "no end", "failed"
+LONG = 300.0
+"""Seconds that a run of a kernel as it is may take."""
 
 
 def main() -> int:
@@ -25,57 +38,51 @@ def main() -> int:
         "--most", type=int, default=1, help="places of like faults; four times as many of ops that order (default 1)"
     )
     parser.add_argument("--state", type=Path, help="file of results, one a line; those that it has are not run again")
-    parser.add_argument("--seeds", type=int, default=3, help="schedules of each kernel as it is (default 3)")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time (default: all cores)"
-    )
-    parser.add_argument("--again", action="store_true", help="of these, run those again that nothing found")
+    parser.add_argument("--seeds", type=int, default=20, help="schedules of each kernel as it is (default 20)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after these; for --state")
+    parser.add_argument("--again", action="store_true", help="run those again that nothing found")
     parser.add_argument("--mutant", help="run this one alone, in this process")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/mutation.{md,json}")
     args = parser.parse_args()
     if unknown := set(args.subjects) - set(SUBJECTS):
         parser.error(f"no subject {', '.join(unknown)}; there are: {'; '.join(SUBJECTS)}")
-    if args.again and args.state is not None and args.state.exists():
-        left = [line for line in args.state.read_text().splitlines() if json.loads(line)["outcome"] not in AGAIN]
-        args.state.write_text("".join(f"{line}\n" for line in left))
+    if args.write and (args.subjects or args.most < 1):
+        parser.error("--write is for mutants of all subjects")
     if args.mutant:
         return _one(args.mutant)
-    names = [*(args.subjects or SUBJECTS)]
-    known = _read(args.state)
-    results: list[tuple[Mutant, Result]] = []
-    counts: dict[str, int] = {}
-    runs, shown = 0, list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        return _all(args, args.state or Path(folder) / "state")
 
-    def outcome(each: Mutant | Unmutated) -> Result:
-        return known.get(each.key) or run_apart(each)
 
+def _all(args: argparse.Namespace, state: Path) -> int:
+    start = time.monotonic()
+    names: list[str] = args.subjects or [*SUBJECTS]
+    every = {name: [*mutants_of(name)] for name in names}
+    counts = {name: len(mutants) for name, mutants in every.items()}
+    mutants = [mutant for each in every.values() for mutant in sampled(each, args.most)]
+    del every
+    runs = [run for name in names for run in unmutated_runs(name, args.seeds)]
     for name in names:
-        mutants, whole = [*mutants_of(name)], unmutated(name, args.seeds)
-        counts[name] = len(mutants)
-        start, chosen = time.monotonic(), sampled(mutants, args.most)
-        each: list[Mutant | Unmutated] = [*whole, *chosen]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            for one, result in zip(each, pool.map(outcome, each), strict=True):
-                if args.state is not None and one.key not in known:
-                    with args.state.open("a") as file:
-                        file.write(json.dumps({"key": one.key, **asdict(result)}) + "\n")
-                if isinstance(one, Mutant):
-                    results.append((one, result))
-                elif result.outcome != "clean":
-                    shown.append(f"{one.key}: {result.outcome}, {result.detail}")
-        runs += len(whole)
-        print(f"{name}: {len(chosen)} of {len(mutants)}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    text = f"{runs} runs of the kernels as they are, by {args.seeds} seeds: {'; '.join(shown) or 'nothing found'}."
-    report(results, counts, args.most, text, write=args.write)
-    return bool(shown)
+        executed(name)
+    print(f"{len(mutants)} mutants, {len(runs)} runs: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    if args.again:
+        _forget(state)
+    # Those that take longest first: the kernels are in order of what they do.
+    work: dict[str, tuple[Work, float]] = {run.key: (partial(outcome_of_unmutated, run), LONG) for run in runs[::-1]}
+    work |= {mutant.key: (partial(outcome_of, mutant), PATIENCE) for mutant in mutants[::-1]}
+    if left := run_all(work, state, args.jobs, args.minutes * 60):
+        print(f"{left} of {len(work)} are left: run it again with the same --state")
+        return 2
+    found = known(state)
+    as_it_is = [(run, found[run.key]) for run in runs]
+    report([(m, found[m.key]) for m in mutants], as_it_is, counts, args.most, write=args.write)
+    return any(result.outcome != "nothing" for _, result in as_it_is)
 
 
-def _read(state: Path | None) -> dict[str, Result]:
-    """A run that was stopped goes on where it ended."""
-    if state is None or not state.exists():
-        return {}
-    rows = [json.loads(line) for line in state.read_text().splitlines()]
-    return {row.pop("key"): Result(**row) for row in rows}
+def _forget(state: Path) -> None:
+    lines = state.read_text().splitlines(keepends=True) if state.exists() else []
+    state.write_text("".join(line for line in lines if json.loads(line)["outcome"] not in AGAIN))
 
 
 def _one(key: str) -> int:
@@ -86,5 +93,4 @@ def _one(key: str) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())

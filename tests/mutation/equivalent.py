@@ -1,11 +1,15 @@
-"""Proofs that a mutant is no fault. Each says so of a mutant that was not found, by a rule that a machine can check."""
+"""Proofs that a mutant is no fault. Each says so of a mutant that was not found, by a rule that a machine can check.
+
+That a rule makes the kernel wait longer, or more, is no fault; that it may then wait for ever is found by running it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from itertools import count
+from itertools import count, groupby
 from typing import Any
 
 import numpy as np
@@ -15,9 +19,12 @@ from tests.mutation.places import kernel_of
 from tests.mutation.subjects import Built
 from tiledsl.arch import TARGETS
 from tiledsl.backends.emulator import Access, Hook, Prepared
+from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.hooks import Sync as Event
 from tiledsl.backends.ptx.codegen import emit_ptx
+from tiledsl.errors import Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.facts import NOTHING
+from tiledsl.ir.facts import NOTHING, Sync
 from tiledsl.passes.manager import run_passes
 from tiledsl.passes.pipeline import named_passes
 from tiledsl.recursion import deep_recursion
@@ -32,15 +39,35 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
     would change, in the kernel as it was."""
     if change.stronger:
         return "a stronger wait"
-    if _text(made.lowered) == _text(mutant):
+    texts = [_text(kernel) for kernel in (made.lowered, mutant)]
+    if texts[0] == texts[1]:
         return "the same IR"
+    maps, ops = zip(*((text[0], _unordered(text[1:])) for text in texts), strict=True)
+    if maps[0] == maps[1] and ops[0] == ops[1]:
+        return "the same IR but for the order of neighbouring loads by TMA"
     if _ptx(made.lowered, made.arch) == _ptx(mutant, made.arch):
         return "the same PTX"
-    if op is not None and _joins_earlier_group(op, change):
+    if op is None:
+        return ""
+    if any(rule(op, change) for rule in (_joins_earlier_group, _waits_earlier, _releases_later, _is_fenced_later)):
         return "a stronger wait"
-    if op is not None and _merges_groups(op, change, mutant):
+    if _is_apart_from_fence(op, change):
+        return "a proxy fence moved past a wait, or the wait past it"
+    if op.name == "ring.wait" and change.what == "in_flight 0 -> 1":
+        return "a slot is released a use later, with the wait for its products"
+    if change.past and _is_local(made, op, change):
+        return "mbarriers at which threads of their block alone arrive need no fence"
+    if _merges_groups(op, change, mutant):
         return "merged groups, all waited for"
-    if op is not None and change.past and _other_elements(made, op, change.past):
+    if _meets_anyway(op, change):
+        return "the lanes of a warp meet at the next op, too"
+    if _is_not_read(op, change):
+        return "a field or a register that wgmma does not read"
+    if _waits_for_nothing(made, op):
+        return "a wait for nothing"
+    if op.name == "gpu.named_barrier" and not change.past and _rounds(made.lowered, made) == _rounds(mutant, made):
+        return "a named barrier by another number, at which the same warps meet"
+    if change.past and _other_elements(made, op, change.past):
         return "moved past accesses of its thread to other elements"
     return ""
 
@@ -51,19 +78,21 @@ def _text(kernel: Kernel) -> list[Any]:
     passes = named_passes(shared_limit=0, target="")
     cleaned = run_passes(kernel.clone(), [passes[name] for name in _CLEANING])
     names: dict[Value, Any] = {value: ("parameter", at) for at, value in enumerate(cleaned.body.args)}
-    return [str(cleaned.tensor_maps), *_block(cleaned.body, names, count())]
+    maps = [str(each) for each in cleaned.tensor_maps]
+    return [sorted(maps), *_block(cleaned.body, names, maps, count())]
 
 
-def _block(block: Block, names: dict[Value, Any], numbers: Iterator[int]) -> list[Any]:
-    """names: of values: what is computed has that of its computation, the rest those of a number in order."""
+def _block(block: Block, names: dict[Value, Any], maps: list[str], numbers: Iterator[int]) -> list[Any]:
+    """names: of values: what is computed has that of its computation, the rest those of a number in order. maps: tensor
+    maps, by number."""
     found: list[Any] = []
     for op in block.ops:
         inside: list[Any] = []
         for each in op.blocks:
             number = next(numbers)
             names.update({value: (number, at) for at, value in enumerate(each.args)})
-            inside.append(_block(each, names, numbers))
-        attributes = sorted((name, str(value)) for name, value in op.attrs.items())
+            inside.append(_block(each, names, maps, numbers))
+        attributes = sorted((name, maps[value] if name == "map" else str(value)) for name, value in op.attrs.items())
         does = [op.name, attributes, [names[value] for value in op.operands], inside]
         if op.effects or op.blocks or op.terminator:
             found.append(does)
@@ -72,6 +101,15 @@ def _block(block: Block, names: dict[Value, Any], numbers: Iterator[int]) -> lis
             key = sha256(repr(does).encode()).hexdigest()
         names.update({value: (key, at) for at, value in enumerate(op.results)})
     return found
+
+
+def _unordered(found: list[Any]) -> list[Any]:
+    """The same with neighbouring loads by TMA in an order of its own."""
+    result: list[Any] = []
+    for name, group in groupby(found, lambda each: each[0]):
+        ops = [[*each[:3], [_unordered(inside) for inside in each[3]]] for each in group]
+        result += sorted(ops, key=repr) if name == "mem.tma_load" else ops
+    return result
 
 
 @deep_recursion()
@@ -98,6 +136,171 @@ def _merges_groups(op: Op, change: Change, mutant: Kernel) -> bool:
     commits = [each.sync.commits for each in (op, *change.past) if each.sync.commits and not each.sync.releases]
     waits = [each.attrs.get("pending") for each in mutant.walk() if each.sync.completes in commits]
     return bool(commits) and not any(waits) and all(each.sync.completes not in commits for each in change.past)
+
+
+def _others(change: Change) -> list[Op]:
+    """What an op is moved past, with all that is in it."""
+    return [each for around in change.past for each in around.walk()]
+
+
+def _waits_earlier(op: Op, change: Change) -> bool:
+    """Is a wait moved to the front of what it does not wait for? All that was behind it stays there."""
+    work = op.sync.completes
+    if not change.what.startswith("before") or not (work or op.name == "role.enter"):
+        return False
+    begun = {access.done for each in _others(change) for access in each.accesses()}
+    committed = {each.sync.commits for each in _others(change)}
+    return op.sync.commits == "" and work not in (begun | committed) - {"", "mbarrier"}
+
+
+def _releases_later(op: Op, change: Change) -> bool:
+    """Does an op that releases, and does nothing else for synchronisation, so after more? Nothing between releases, or
+    else who sees that would not see this."""
+    alone = bool(op.sync.releases) and op.sync == Sync(releases=op.sync.releases)
+    quiet = not any(each.sync.releases or each.sync.commits or each.sync.orders for each in _others(change))
+    return change.what.startswith("behind") and alone and quiet
+
+
+def _is_fenced_later(op: Op, change: Change) -> bool:
+    """Is it a product that is moved behind a fence of registers, which another one has in front of it?"""
+    ordered = [each.sync.orders for each in _others(change) if each.effects]
+    begins = bool(op.accesses()) and all(access.done == "wgmma" for access in op.accesses())
+    return change.what.startswith("behind") and begins and ordered == ["registers"]
+
+
+def _is_apart_from_fence(op: Op, change: Change) -> bool:
+    """A proxy fence orders what its thread itself reads and writes; a wait for groups, what TMA and wgmma do."""
+    both = [op, *(each for each in _others(change) if each.effects)]
+    fences = [each for each in both if each.sync == Sync(orders="proxy")]
+    waits = [each for each in both if each.sync.completes in ("wgmma", "bulk") and not each.accesses()]
+    return bool(fences and waits) and len(both) == len(fences) + len(waits)
+
+
+class _Arrivals(Hook):
+    """At which mbarriers do others than threads of their block arrive? `made`: by operation. Keys: block and place."""
+
+    def __init__(self) -> None:
+        self.made: dict[Op, set[tuple[int, int]]] = {}
+        self.others: set[tuple[int, int]] = set()
+
+    def on_init(
+        self, op: Op, label: str, base: int, blocks: np.ndarray, threads: np.ndarray, places: np.ndarray
+    ) -> None:
+        self.made.setdefault(op, set()).update(zip(blocks.tolist(), places.tolist(), strict=True))
+
+    def on_arrive(self, sync: Event) -> None:
+        far = sync.homes != sync.blocks
+        if sync.kind == "mbarrier" and (sync.commits or sync.op.name == "mbarrier.expect_tx" or far.any()):
+            self.others.update(zip(sync.homes.tolist(), sync.places.tolist(), strict=True))
+
+
+def _is_local(made: Built, op: Op, change: Change) -> bool:
+    """Are the mbarriers that are now initialised behind the fence some at which nothing arrives that needs it?"""
+    past = [each for each in change.past if each.effects]
+    names = {op.name, *(each.name for each in past)}
+    if names != {"mbarrier.init", "fence.mbarrier_init"}:
+        return False
+    late = [op] if op.name == "mbarrier.init" else [each for each in past if each is not op]
+    hook = _Arrivals()
+    _run(made, made.lowered, hook)
+    return not any(hook.made.get(each, {(-1, -1)}) & hook.others for each in late) and all(e in hook.made for e in late)
+
+
+def _meets_anyway(op: Op, change: Change) -> bool:
+    """Is it a `sync_warp` that is moved or deleted, or moved past, in front of what all lanes execute together?"""
+    at = [each for each in op.block.ops if each.effects]
+    if op.name != "gpu.sync_warp":
+        return [each.name for each in change.past if each.effects] == ["gpu.sync_warp"] and _is_aligned(op)
+    following = at[at.index(op) + 1 :]
+    return bool(following) and _is_aligned(following[0])
+
+
+def _is_aligned(op: Op) -> bool:
+    """(PTX ISA: barrier, barrier.cluster: .aligned.) They order the lanes' accesses as `sync_warp` does."""
+    return op.scope in ("warp", "cta") and bool(op.sync.releases or op.sync.meets) and not op.sync.completes
+
+
+def _is_not_read(op: Op, change: Change) -> bool:
+    """Is it the leading byte offset of operands that are contiguous along k (PTX ISA: matrix descriptor), or a sum of a
+    product that adds to none?"""
+    if op.name == "ptx.wgmma_descriptor" and change.what.startswith("leading"):
+        products: Any = op.results[0].uses
+        return not any(each.turned_a if at <= len(each.left) else each.turned_b for each, at in products)
+    found = re.fullmatch(r"operand (\d+) is another value", change.what)
+    if op.name != "ptx.wgmma" or found is None:
+        return False
+    adds = op.operands[0].op
+    begins = len(op.operands) - len(op.results)
+    return int(found[1]) >= begins and adds is not None and adds.attrs.get("value") is False
+
+
+class _Waits(Hook):
+    """Does a wait at this place wait for groups? `found`: of each time, whether there are more than it leaves."""
+
+    def __init__(self, loc: Loc, work: str) -> None:
+        self.loc, self.work = str(loc), work
+        self.groups: dict[tuple[int, int], int] = {}
+        self.found: list[bool] = []
+
+    def of_launch(self, launch: LaunchInfo) -> Hook:
+        self.groups.clear()
+        return self
+
+    def on_commit(self, op: Op, group: Any, blocks: np.ndarray, threads: np.ndarray) -> None:
+        if group == self.work:
+            for who in zip(blocks.tolist(), threads.tolist(), strict=True):
+                self.groups[who] = self.groups.get(who, 0) + 1
+
+    def on_wait(self, op: Op, group: Any, blocks: np.ndarray, threads: np.ndarray, pending: int) -> None:
+        if group != self.work:
+            return
+        for who in zip(blocks.tolist(), threads.tolist(), strict=True):
+            groups = self.groups.get(who, 0)
+            self.found += [groups > pending] if str(op.loc) == self.loc else []
+            self.groups[who] = min(groups, pending)
+
+
+def _waits_for_nothing(made: Built, op: Op) -> bool:
+    """Has no input any group to wait for there?"""
+    if op.sync.completes not in ("wgmma", "cp_async", "bulk"):
+        return False
+    hook = _Waits(op.loc, op.sync.completes)
+    _run(made, made.lowered, hook)
+    return bool(hook.found) and not any(hook.found)
+
+
+class _Rounds(Hook):
+    """Who meets at named barriers: the lines and warps of each round that ends."""
+
+    def __init__(self) -> None:
+        self.arrived: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        self.found: Counter[Any] = Counter()
+
+    def of_launch(self, launch: LaunchInfo) -> Hook:
+        self.arrived.clear()
+        return self
+
+    def on_arrive(self, sync: Event) -> None:
+        if sync.kind == "named":
+            for home, place, warp in zip(sync.homes.tolist(), sync.places.tolist(), sync.warps.tolist(), strict=True):
+                self.arrived.setdefault((home, place), []).append((str(sync.op.loc), warp))
+
+    def on_complete(self, kind: Any, homes: np.ndarray, places: np.ndarray) -> None:
+        if kind == "named":
+            for at in zip(homes.tolist(), places.tolist(), strict=True):
+                self.found[at[0], tuple(sorted(self.arrived.pop(at)))] += 1
+
+
+def _rounds(kernel: Kernel, made: Built) -> Counter[Any]:
+    hook = _Rounds()
+    _run(made, kernel, hook)
+    return hook.found
+
+
+def _run(made: Built, kernel: Kernel, *hooks: Hook) -> None:
+    """Under every input."""
+    for run in made.runs:
+        Prepared(kernel).run(run.arguments(), options=run.options(made.subject, hooks=hooks))
 
 
 class _Touched(Hook):

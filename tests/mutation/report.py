@@ -8,34 +8,38 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.report import write as write_results
+from tests.mutation.processes import Result
 from tests.mutation.reviewed import REASONS, Reason
-from tests.mutation.runner import CAUGHT, OUTCOMES, Mutant, Result
+from tests.mutation.runner import CAUGHT, OUTCOMES, Mutant, Unmutated
+from tests.mutation.subjects import SUBJECTS
 
 __all__ = ["report"]
 
 Results = list[tuple[Mutant, Result]]
-COLUMNS = *OUTCOMES[:-2], "reviewed", "miss"
+Unchanged = list[tuple[Unmutated, Result]]
+COLUMNS = *OUTCOMES[:-3], "reviewed", "miss"
 """reviewed: no fault, by a reason that a person gave. miss: all others that survived or were not reached."""
 
 
-def report(results: Results, counts: dict[str, int], most: int, unmutated: str, *, write: bool) -> None:
-    """counts: of all mutants of each subject. unmutated: what the kernels did as they are."""
+def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most: int, *, write: bool) -> None:
+    """counts: of all mutants of each subject."""
     columns = [_column(mutant, result) for mutant, result in results]
     caught = sum(column in CAUGHT for column in columns)
-    faults = sum(column not in ("equivalent", "reviewed") for column in columns)
+    faults = sum(column not in ("equivalent", "no difference", "reviewed") for column in columns)
     title = f"Proof by mutation: {caught} of {faults} faults in the gallery found"
     every = (
         "all" if most >= max(counts.values(), default=0) else f"at most {most} places (4 x {most} of ops that order)"
     )
     text = "\n\n".join(
         [
-            f"{len(results)} mutants of {sum(counts.values())}: of those that are alike, {every}. {unmutated}",
+            f"{len(results)} mutants of {sum(counts.values())}: of those that are alike, {every}.",
             _by("kernel", results, columns, lambda mutant: mutant.subject),
             _by("operator", results, columns, lambda mutant: mutant.by),
             _by("op", results, columns, lambda mutant: mutant.op),
             _classes(results),
             _reviewed(results),
             _missed(results, columns),
+            _unmutated(unmutated),
         ]
     )
     if write:
@@ -45,7 +49,7 @@ def report(results: Results, counts: dict[str, int], most: int, unmutated: str, 
 
 
 def _column(mutant: Mutant, result: Result) -> str:
-    if result.outcome not in ("survived", "not reached"):
+    if result.outcome not in OUTCOMES[-3:]:
         return result.outcome
     reason = _reason(mutant) if result.outcome == "survived" else None
     return "reviewed" if reason is not None and not reason.miss else "miss"
@@ -82,6 +86,20 @@ def _missed(results: Results, columns: list[str]) -> str:
     left = [(m, r) for (m, r), column in zip(results, columns, strict=True) if column == "miss"]
     lines = [f"- {r.outcome}: {m.subject}, {m.stage}, `{m.op}` at {m.line}, {m.by}: {m.what}" for m, r in left]
     return "\n".join(["Missed:", "", *(lines or ["- none"])])
+
+
+def _unmutated(results: Unchanged) -> str:
+    """What the check says of the kernels as they are."""
+    rows: list[list[Any]] = []
+    for name in dict.fromkeys(run.subject for run, _ in results):
+        mine = [(run, result) for run, result in results if run.subject == name]
+        inputs = SUBJECTS[name].inputs
+        sizes = ", ".join(dict.fromkeys(f"{each.m} x {each.n} x {each.k}" for each in inputs))
+        seeds = len({run.seed for run, _ in mine})
+        rows.append([name, sizes, len(inputs), seeds, len(mine), sum(r.outcome != "nothing" for _, r in mine)])
+    found = [f"- {run.key}: {r.outcome}: {r.detail}" for run, r in results if r.outcome != "nothing"]
+    total = f"The kernels as they are, by seeds: {len(results)} runs, {len(found)} false findings."
+    return "\n\n".join([total, table(["kernel", "sizes", "inputs", "seeds", "runs", "findings"], rows), *found])
 
 
 def _rows(results: Results, columns: list[str]) -> list[str]:

@@ -1,65 +1,59 @@
-"""Makes mutants and runs each in a process of its own, which may hang or take too much memory."""
+"""Makes mutants, and says what the check finds of each."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import resource
-import select
-import signal
-import sys
-import threading
-import time
-import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Literal
 from unittest import mock
 
 from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Change, map_changes
-from tests.mutation.subjects import Built, Run, built, differences
+from tests.mutation.processes import Result, apart
+from tests.mutation.subjects import Built, Run, built, differences, more_runs
 from tests.mutation.table import MUTATORS
-from tiledsl.arch import target_named
+from tiledsl.arch import TARGETS, target_named
 from tiledsl.backends.emulator import Prepared, launch
 from tiledsl.backends.emulator.coverage import entries
-from tiledsl.errors import CompileError, EmulatorError, TileError, VerifyError
+from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.codegen import emit_ptx
+from tiledsl.errors import AssemblerError, CompileError, EmulatorError, TileError, VerifyError
 from tiledsl.findings import INCOMPLETE, OWN_FAULT
 from tiledsl.ir.core import OPS, Kernel, Op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
+from tiledsl.recursion import deep_recursion
 
 __all__ = [
     "CAUGHT",
     "OUTCOMES",
+    "PATIENCE",
     "Mutant",
-    "Result",
     "Unmutated",
+    "executed",
     "mutants_of",
     "mutated",
-    "outcome_as_it_is",
     "outcome_of",
+    "outcome_of_unmutated",
     "run_apart",
     "sampled",
-    "unmutated",
+    "unmutated_runs",
 ]
 
 Stage = Literal["written", "lowered"]
 
 CAUGHT = "finding", "deadlock", "refused", "wrong result", "other error", "no end"
-OUTCOMES = *CAUGHT, "equivalent", "survived", "not reached"
+OUTCOMES = *CAUGHT, "equivalent", "no difference", "survived", "not reached", "failed"
 """finding: of the check, but deadlocks and waits without end. refused: by the verifier or a pass. no end: stopped by
-the limit of steps, or by the clock. not reached: no input executes the op, so that the mutant is a miss."""
+the limit of steps, or by the clock. no difference: a change of values that inputs of random sizes do not show either:
+tested, not proven. not reached: no input executes the op, so that the mutant is a miss. failed: what runs mutants has a
+fault, and so the mutant is a miss, too."""
 
-MEMORY = 6 << 30
-"""Bytes of address space of a process."""
 PATIENCE = 40.0
-"""Seconds until a process is ended."""
-HOUR = 3600.0
-FORKING = threading.Lock()
-"""No process inherits the pipe of another, or a subject that is half built."""
+"""Seconds until a mutant's process is ended."""
 STEPS = 20_000
 """Iterations of loops until a run is stopped: some times as many as the longest unmutated one has."""
 SEEDS = 1, 2
@@ -89,12 +83,16 @@ class Mutant:
 
 
 @dataclass(frozen=True)
-class Result:
-    """`detail`: the code and text of the finding, the class of an equivalent. `seconds`: of the mutant's process."""
+class Unmutated:
+    """A run of a subject as it is: input number `input`, under the schedule of a seed, None for the usual one."""
 
-    outcome: str
-    detail: str = ""
-    seconds: float = 0.0
+    subject: str
+    input: int
+    seed: int | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.subject}/unmutated/{self.input}/{self.seed or 0}"
 
 
 # -- mutants ---------------------------------------------------------------------------------------
@@ -136,7 +134,7 @@ def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
         alike.setdefault(key, {}).setdefault(each.line, []).append(each)
     found: list[Mutant] = []
     for (_, op, *_), lines in alike.items():
-        room = most * 4 if op in OPS and "sync" in OPS[op].effects else most
+        room = most * 4 if _orders(op) else most
         left = [[*each] for each in lines.values()]
         chosen: list[Mutant] = []
         for turn in range(room):
@@ -145,6 +143,12 @@ def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
                     chosen.append(each.pop(0 if turn % 2 == 0 else -1))
         found += chosen
     return found
+
+
+def _orders(name: str) -> bool:
+    """Is it a kind of op that orders, or begins asynchronous work?"""
+    effects: Any = OPS[name].effects if name in OPS else ()
+    return not isinstance(effects, property) and "sync" in effects
 
 
 # -- one mutant ------------------------------------------------------------------------------------
@@ -197,34 +201,54 @@ def outcome_of(mutant: Mutant) -> Result:
         return Result("equivalent", why)
     if not is_reached(mutant):
         return Result("not reached")
-    if mutant.op in OPS and "sync" in OPS[mutant.op].effects:
+    if _orders(mutant.op):
         for seed in SEEDS:
             if found := _found(made, prepared, made.runs[0], seed):
                 return replace(found, detail=f"seed {seed}: {found.detail}")
-    return Result("survived")
+    if _is_of_registers(mutant):
+        return _assembled(kernel, made.arch) or Result(
+            "equivalent", "another number of registers, to which ptxas keeps"
+        )
+    if not mutant.op.startswith(VALUES):
+        return Result("survived")
+    for run in more_runs(mutant.subject):
+        if found := _found(made, prepared, run, None):
+            return replace(found, detail=f"another size: {found.detail}")
+    return Result("no difference")
 
 
-@dataclass(frozen=True)
-class Unmutated:
-    """A subject as it is, under its input number `at`, by a seed. `key`: as that of a mutant."""
-
-    subject: str
-    at: int
-    seed: int
-
-    @property
-    def key(self) -> str:
-        return f"{self.subject}/as it is/{self.at}/{self.seed}"
+VALUES = "arith.", "control.", "tile.get", "tile.put", "gpu.thread_id", "gpu.block_id"
+"""Kinds of op, by the beginning of their name, that choose values, not an order."""
 
 
-def unmutated(name: str, seeds: int) -> list[Unmutated]:
-    """Runs of a subject as it is: under every input, by so many seeds."""
-    return [Unmutated(name, at, seed) for at in range(len(built(name).runs)) for seed in range(seeds)]
+def _is_of_registers(mutant: Mutant) -> bool:
+    return mutant.op == "gpu.setmaxnreg" or (mutant.op == "role.region" and mutant.what.startswith("registers"))
 
 
-def outcome_as_it_is(each: Unmutated) -> Result:
-    made = built(each.subject)
-    return _found(made, Prepared(made.lowered), made.runs[each.at], each.seed or None) or Result("clean")
+def _assembled(kernel: Kernel, arch: str) -> Result | None:
+    """What ptxas has against a kernel: nothing, or that an instruction is ignored, say, which is an error of ours."""
+    target = TARGETS[arch]
+    try:
+        assemble(deep_recursion()(emit_ptx)(kernel.clone(), target)[1], target, name=kernel.name)
+    except AssemblerError as error:
+        return Result("refused", error.message)
+    return None
+
+
+def unmutated_runs(name: str, seeds: int) -> list[Unmutated]:
+    """A subject as it is, on every input under so many schedules."""
+    return [Unmutated(name, at, seed or None) for at in range(len(built(name).runs)) for seed in range(seeds)]
+
+
+def outcome_of_unmutated(run: Unmutated) -> Result:
+    """What a run shows, in this process."""
+    made = built(run.subject)
+    return _found(made, _prepared(run.subject), made.runs[run.input], run.seed) or Result("nothing")
+
+
+@cache
+def _prepared(name: str) -> Prepared:
+    return Prepared(built(name).lowered)
 
 
 def _found(made: Built, prepared: Prepared, run: Run, seed: int | None) -> Result | None:
@@ -252,7 +276,7 @@ def _kind(code: str) -> str:
 
 
 @cache
-def _executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
+def executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
     """The blocks of the lowered subject that some input enters, and the places of their ops."""
     made = built(name)
     prepared, ran = Prepared(made.lowered), set[int]()
@@ -272,7 +296,7 @@ def is_reached(mutant: Mutant) -> bool:
     """Does an input execute the op? Of one that the passes take apart: anything at its place."""
     if mutant.at < 0:
         return True
-    blocks, places = _executed(mutant.subject)
+    blocks, places = executed(mutant.subject)
     op = [*_kernel(built(mutant.subject), mutant.stage).walk()][mutant.at]
     return op.parent in blocks if mutant.stage == "lowered" else str(op.loc) in places
 
@@ -288,56 +312,7 @@ def _ready(name: str) -> None:
     gc.freeze()
 
 
-def run_apart(each: Mutant | Unmutated) -> Result:
-    """Its outcome, in a process of its own. The subject is built here, once for all of its mutants. Threads may call
-    this."""
-    with FORKING:
-        _ready(each.subject)
-        sys.stdout.flush()
-        start = time.monotonic()
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(read)
-            _answer(each, write)
-        os.close(write)
-    text = _text(read, start + (PATIENCE if isinstance(each, Mutant) else HOUR))
-    if text is None:
-        os.kill(child, signal.SIGKILL)
-    os.close(read)
-    os.waitpid(child, 0)
-    seconds = time.monotonic() - start
-    if text is None:
-        return Result("no end", f"stopped after {PATIENCE:.0f} seconds", seconds)
-    if not text:
-        return Result("other error", "the process died", seconds)
-    return Result(**{**json.loads(text), "seconds": seconds})
-
-
-def _text(read: int, until: float) -> str | None:
-    """All that comes through the pipe; None if it is still open at this time."""
-    found = b""
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            return None
-        more = os.read(read, 1 << 16)
-        if not more:
-            return found.decode()
-        found += more
-
-
-def _answer(each: Mutant | Unmutated, write: int) -> None:
-    """The child: never returns."""
-    gc.disable()
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        try:
-            result = outcome_of(each) if isinstance(each, Mutant) else outcome_as_it_is(each)
-        except Exception:
-            result = Result("other error", traceback.format_exc()[-500:])
-        with os.fdopen(write, "w") as file:
-            json.dump(asdict(result), file)
-    finally:
-        os._exit(0)
+def run_apart(mutant: Mutant) -> Result:
+    """`outcome_of` in a process of its own. The subject is built here, once for all of its mutants."""
+    _ready(mutant.subject)
+    return apart(partial(outcome_of, mutant), PATIENCE)

@@ -1,23 +1,16 @@
-"""The kernels that are mutated, with inputs that reach as much of them as they can.
-
-All numbers are small integers, so that every sum is exact in whatever order: a result is right if its bits are those
-of the exact product. Rows are padded with NaN, by a different amount in A, B and C; with beta = 0 the old C is NaN,
-with alpha = 0 all of A and B.
-"""
+"""The kernels that are mutated, with inputs that reach as much of them as they can."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module
-from pathlib import Path
+from math import gcd
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from tests.mutation.inputs import Input, Subject, around, arrays, copied, gallery_file
 from tiledsl.arch import target_named
 from tiledsl.backends.emulator import Options
 from tiledsl.compilation.lowering import lower
@@ -28,44 +21,7 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import specialize
 
-__all__ = ["SUBJECTS", "Built", "Input", "Subject", "built", "differences"]
-
-GEMM = Path(__file__).parents[2] / "examples" / "gemm"
-Array = Any
-
-
-@dataclass(frozen=True)
-class Input:
-    """One run: C = alpha A B + beta C of m x n x k. Scalars of None are not given."""
-
-    m: int
-    n: int
-    k: int
-    alpha: float | None = None
-    beta: float | None = None
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A kernel of the gallery with the consts that are mutated. `inputs`: run in this order until one of them shows
-    the fault. `processors`: of the emulated GPU, few, so that a persistent block has several tiles. `pad`: elements
-    that the rows of C, A, B are longer."""
-
-    name: str
-    kernel: str
-    consts: Mapping[str, Any]
-    inputs: tuple[Input, ...]
-    operand: str = "bf16"
-    result: str = "bf16"
-    processors: int = 2
-    pad: tuple[int, int, int] = (8, 16, 24)
-
-
-DTYPES: dict[str, Any] = {
-    "f32": np.float32,
-    "bf16": ml_dtypes.bfloat16,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-}
+__all__ = ["SUBJECTS", "Built", "Run", "built", "differences", "more_runs"]
 
 
 def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Input, ...]:
@@ -91,8 +47,9 @@ def _scaled(m: int, n: int, k: int, edge: tuple[int, int]) -> tuple[Input, ...]:
 
 
 def _fp32(name: str, m: int, n: int, k: int, label: str = "", **consts: Any) -> Subject:
-    edge = (5, 27) if "any rows" in label else (4, 28)  # without vectors of 16 bytes, and with
-    inputs = (_plain if name in ("naive", "shared_tiled") else _scaled)(m, n, k, edge)
+    """Edges without vectors of 16 bytes, and with."""
+    make = _plain if name in ("naive", "shared_tiled") else _scaled
+    inputs = *make(m, n, k, (5, 27)), make(m, n, k, (4, 28))[0]
     return Subject(label or name, name, consts, inputs, "f32", "f32", pad=(4, 8, 12))
 
 
@@ -134,7 +91,6 @@ _ALL = [
     _fp32("maxas_64", 64, 64, 32),
     _fp32("maxas_256", 128, 128, 32),
     _fp32("double_buffered", 128, 128, 32),
-    _fp32("double_buffered", 128, 128, 32, "double_buffered, any rows"),
     _fp32("staged_epilogue", 128, 128, 32),
     _fp32("ffma_order", 128, 128, 32),
     _fp32("fastest", 64, 32, 96, "fastest, staged", **STAGED),
@@ -187,6 +143,19 @@ _ALL = [
         (Input(199, 133, 195, 0.5, -1.5), Input(192, 128, 192, 1.0, 2.0), Input(199, 133, 0, 1.0, 2.0)),
     ),
     Subject("hopper_scaled", "hopper_scaled", {"STAGES": 2}, (Input(135, 133, 640),), "e4m3", pad=(8, 16, 32)),
+    Subject(
+        "hopper_split",
+        "hopper_split",
+        {"BN": 64, "STAGES": 2},
+        (Input(135, 71, 155), Input(128, 64, 96), Input(7, 5, 27), Input(135, 71, 0)),
+        result="f32",
+    ),
+    Subject(
+        "hopper_int4",
+        "hopper_int4",
+        {"STAGES": 2},
+        (Input(21, 69, 571), Input(16, 64, 384), Input(5, 7, 100)),
+    ),
 ]
 SUBJECTS = {subject.name: subject for subject in _ALL}
 
@@ -207,11 +176,11 @@ class Run:
     """`given`: by parameter; `expected`: of C, bit for bit, with all of the memory around it."""
 
     given: dict[str, Any]
-    expected: Array
+    expected: Any
 
     def arguments(self) -> dict[str, Any]:
         """Fresh ones: a kernel writes C, and a wrong one anything."""
-        return {name: _copied(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()}
+        return {name: copied(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()}
 
     def options(self, subject: Subject, **options: Any) -> Options:
         return Options(checks=True, processors=subject.processors, **options)
@@ -220,17 +189,8 @@ class Run:
 @cache
 def built(name: str) -> Built:
     subject = SUBJECTS[name]
-    if str(GEMM) not in sys.path:
-        sys.path.insert(0, str(GEMM))
-    kernel = getattr(import_module(subject.kernel), subject.kernel)
-    specs, runs = list[Any](), list[Run]()
-    for each in subject.inputs:
-        given, expected = _arrays(subject, each)
-        values = kernel.dispatcher.launcher.bind((), {**given, **subject.consts})
-        arguments = kernel.dispatcher.arguments(values, "emulator")
-        specs.append(specialize(kernel.signature, arguments.arrays, arguments.consts).spec)
-        hosts = {n: None if info is None else host_array(info) for n, info in arguments.arrays.items()}
-        runs.append(Run({**hosts, **arguments.scalars}, expected))
+    kernel = _kernel(subject)
+    specs, runs = zip(*(_run(subject, each) for each in subject.inputs), strict=True)
     assert len({*map(_general, specs)}) == 1, f"the inputs of {name} are of several specialisations"
     found: list[Kernel] = []
 
@@ -242,7 +202,39 @@ def built(name: str) -> Built:
     lower(kernel.signature, specs[0], arch, observe=keep, bounds=True, until="canonicalize")
     limit = target_named(arch).shared_per_block
     lowered = run_pipeline(found[0].clone(), shared_limit=limit, target=arch, bounds=True)
-    return Built(subject, found[0], lowered, tuple(runs), arch)
+    return Built(subject, found[0], lowered, runs, arch)
+
+
+def _kernel(subject: Subject) -> Any:
+    return getattr(gallery_file(subject.kernel), subject.kernel)
+
+
+def _run(subject: Subject, given: Input) -> tuple[Specialization, Run]:
+    kernel = _kernel(subject)
+    values, expected = arrays(subject, given)
+    bound = kernel.dispatcher.launcher.bind((), {**values, **subject.consts})
+    arguments = kernel.dispatcher.arguments(bound, "emulator")
+    hosts = {name: None if info is None else host_array(info) for name, info in arguments.arrays.items()}
+    spec = specialize(kernel.signature, arguments.arrays, arguments.consts).spec
+    return spec, Run({**hosts, **arguments.scalars}, expected)
+
+
+MORE = 16
+
+
+@cache
+def more_runs(name: str) -> tuple[Run, ...]:
+    """So many of random sizes: up to those of the largest input, multiples of what those of all inputs are."""
+    rng, inputs = np.random.default_rng(1), SUBJECTS[name].inputs
+    most = [max(sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
+    step = [gcd(*sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
+    scalars = sorted({(each.alpha, each.beta) for each in inputs}, key=repr)
+    runs: list[Run] = []
+    for number in range(MORE):
+        m, n, k = (int(rng.integers(1, a // b + 1)) * b for a, b in zip(most, step, strict=True))
+        alpha, beta = scalars[number % len(scalars)]
+        runs.append(_run(SUBJECTS[name], Input(m, n, k, alpha, beta))[1])
+    return tuple(runs)
 
 
 def _general(spec: Specialization) -> Any:
@@ -253,64 +245,11 @@ def _general(spec: Specialization) -> Any:
 
 def differences(run: Run, arguments: Mapping[str, Any]) -> str:
     """What is not as it should be after a run, or "". The rows' padding counts, too."""
-    if _around(arguments["C"]).tobytes() != run.expected.tobytes():
+    if around(arguments["C"]).tobytes() != run.expected.tobytes():
         return "C is wrong"
-    return next((f"{n} is written" for n in "AB" if not _same(arguments[n], run.given[n])), "")
+    inputs = (name for name, value in run.given.items() if name != "C" and isinstance(value, np.ndarray))
+    return next((f"{name} is written" for name in inputs if not _same(arguments[name], run.given[name])), "")
 
 
-def _same(a: Array, b: Array) -> bool:
-    return _around(a).tobytes() == _around(b).tobytes()
-
-
-# -- arrays ----------------------------------------------------------------------------------------
-
-
-def _padded(values: Array, pad: int) -> Array:
-    """The same values in rows that end with NaN: so much longer, after whole 32 bytes."""
-    columns, whole = values.shape[-1], 32 // values.itemsize
-    memory = np.full((*values.shape[:-1], -(-columns // whole) * whole + pad), np.nan, values.dtype)
-    memory[..., :columns] = values
-    return memory[..., :columns]
-
-
-def _around(array: Array) -> Array:
-    """The memory that a padded array is a part of."""
-    return array if array.base is None else array.base
-
-
-def _copied(array: Array) -> Array:
-    """A copy of an array with all of its memory."""
-    if array.base is None:
-        return array.copy()
-    memory = array.base.copy()
-    return np.ndarray(array.shape, array.dtype, memory, 0, array.strides)
-
-
-def _arrays(subject: Subject, given: Input) -> tuple[dict[str, Any], Array]:
-    """Arguments by name, and what C becomes with the memory around it."""
-    rng = np.random.default_rng(0)
-    m, n, k = given.m, given.n, given.k
-    operand, result = DTYPES[subject.operand], DTYPES[subject.result]
-    batches = (2,) if subject.kernel in ("fastest", "hopper_fastest") else ()
-    A, B, old = (rng.integers(-3, 4, (*batches, *each)).astype(np.float64) for each in ((m, k), (k, n), (m, n)))
-    alpha, beta = (1.0 if given.alpha is None else given.alpha), given.beta or 0.0
-    exact = alpha * (A @ B) + beta * old
-    arrays: dict[str, Any] = {"A": A.astype(operand), "B": B.astype(operand)}
-    arrays["C"] = (old if beta else np.full_like(old, np.nan)).astype(result)
-    more: dict[str, Any] = {}
-    if subject.kernel == "hopper_scaled":
-        arrays["B"] = np.ascontiguousarray(arrays["B"].T)
-        rows = np.exp2(rng.integers(-1, 2, (m, k // 128)))
-        blocks = np.exp2(rng.integers(-1, 2, (-(-n // 128), k // 128)))
-        more = {"scale_a": rows.astype(np.float32), "scale_b": blocks.astype(np.float32)}
-        parts = (slice(at, at + 128) for at in range(0, k, 128))
-        columns = blocks[np.arange(n) // 128]
-        exact = sum(A[:, part] @ B[part] * rows[:, at, None] * columns[None, :, at] for at, part in enumerate(parts))
-    if alpha == 0:
-        arrays |= {name: np.full_like(arrays[name], np.nan) for name in "AB"}
-    pads = dict(zip("CAB", subject.pad, strict=True))
-    arrays = {name: _padded(array, pads[name]) for name, array in arrays.items()}
-    expected = _around(_copied(arrays["C"]))
-    expected[..., :n] = np.asarray(exact).astype(result)
-    scalars = {name: value for name, value in (("alpha", given.alpha), ("beta", given.beta)) if value is not None}
-    return {**arrays, **more, **scalars}, expected
+def _same(a: Any, b: Any) -> bool:
+    return around(a).tobytes() == around(b).tobytes()
