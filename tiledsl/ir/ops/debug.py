@@ -72,5 +72,8 @@ class Stamp(_Debug):
 
     def verify(self) -> None:
         kinds = ["at a place" if isinstance(v.type, PtrType) else str(v.type) for v in self.operands]
-        taken = {"mbarrier": (["at a place"], ["at a place", "i32"]), "named": ([], ["i32"])}
+        taken: dict[str, tuple[list[str], ...]] = {
+            "mbarrier": (["at a place"], ["at a place", "i32"]),
+            "named": ([], ["i32"]),
+        }
         self.require(kinds in taken.get(self.at, ([],)), f"a stamp at {self.at or 'nothing'} takes other operands")
