@@ -30,7 +30,7 @@ const byId = (id) => (ids[id] = ids[id] || new Node(id));
 byId("data").textContent = fs.readFileSync(0, "utf8");
 global.document = { createElement: (tag) => new Node(tag), createElementNS: (_, tag) => new Node(tag), getElementById: byId, documentElement: new Node("html") };
 global.location = { hash: process.env.HASH || "", pathname: "", search: "" };
-global.history = { replaceState: (_, __, link) => { location.hash = link; } };
+global.history = { replaceState: (_, __, link) => { location.hash = link === "#" ? "" : link; } };  // as browsers do
 global.ResizeObserver = class { observe() {} };
 global.requestAnimationFrame = (draw) => draw();
 global.addEventListener = () => {};

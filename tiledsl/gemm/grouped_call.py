@@ -16,7 +16,7 @@ from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.operands import described_scales, new_array
-from tiledsl.gemm.pad import pad, width
+from tiledsl.gemm.pad import pad, padded, widest
 from tiledsl.gemm.promoted import ROOM_OF_SCALES
 from tiledsl.ir.types import BF16, DTYPES, F16, DType
 from tiledsl.lang import cdiv
@@ -339,6 +339,6 @@ def aligned_copy(call: Any, X: Any, axis: int, device: str | None, size: int = 2
     """A copy of an operand with three axes, whose rows run along `axis` and are aligned. size: bytes of an element."""
     if axis == -2:
         return aligned_copy(call, X.swapaxes(1, 2), -1, device, size).swapaxes(1, 2)
-    copy = new_array(call, X, (*X.shape[:2], width(X.shape[2], size)))
-    pad(X, copy, device=device)
+    copy = new_array(call, X, (*X.shape[:2], padded(X.shape[2], size)))
+    pad(X, copy, device=device, WIDE=widest(size))
     return copy[:, :, : X.shape[2]]

@@ -29,14 +29,12 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M
 
-__all__ = ["J2", "K2", "M2", "VEC", "pad", "pad_both", "padded", "width"]
+__all__ = ["J2", "K2", "M2", "pad", "pad_both", "padded", "widest", "width"]
 
 D = TypeVar("D", bound=Scalar)
 
 VECTOR = 16
 """Bytes of a vector; padded rows are whole vectors."""
-VEC = VECTOR // 2
-"""16-bit elements of one."""
 
 
 class M2(Dim):
