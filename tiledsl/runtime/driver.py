@@ -125,7 +125,7 @@ class Driver:
     def _device(self, ordinal: int) -> Device:
         cu, action = self.cu, f"reading the properties of GPU {ordinal}"
         handle = self.check(cu.cuDeviceGet(ordinal), action)
-        name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
+        name = self.check(cu.cuDeviceGetName(100, handle), action).split(b"\0", 1)[0].decode()
         asked = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT")
         keys = (getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}") for attribute in asked)
         major, minor, processors = (self.check(cu.cuDeviceGetAttribute(key, handle), action) for key in keys)
