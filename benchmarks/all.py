@@ -40,6 +40,7 @@ GPU: list[Job] = [
     ("hopper", [], ["--only", "square", "ladder", "--rounds", "3"]),
     ("hopper_limits", [], ["--sizes", "4096"]),
     ("torch_linear", ["--seed", "11"], ["--seed", "11", "--count", "1", "--rounds", "3"]),
+    ("grouped_scales", [], ["--rounds", "3"]),
     ("grouped", ["--seed", "1", "--count", "4"], ["--seed", "1", "--count", "1", "--rounds", "3"]),
     *(("gemm", ["--format", f], ["--format", f, *SMALL]) for f in ("bf16", "f16", "tf32", "e4m3", "i8", "f64")),
 ]

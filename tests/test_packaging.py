@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tiledsl.inspect.report.page import FILES
+from tiledsl.inspect.report.page import FOLDER
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,7 +51,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = {"tiledsl/py.typed", *(f"tiledsl/inspect/report/{name}" for name in FILES)}
+    expected = {"tiledsl/py.typed", *(f"tiledsl/inspect/report/{f.name}" for f in FOLDER.iterdir() if f.is_file())}
     for folder, package in ((ROOT / "tiledsl", "tiledsl"), (ROOT / "backends/ptx", "tiledsl/backends/ptx")):
         expected |= {f"{package}/{path.relative_to(folder)}" for path in folder.rglob("*.py")}
     assert "tiledsl/backends/ptx/lower.py" in expected

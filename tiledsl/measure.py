@@ -253,11 +253,12 @@ def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], *, repeat: int, d
         seconds = timeit.repeat(lambda: kernel.emulate(arguments), number=1, repeat=repeat)
     else:
         with kernel.on_gpu(arguments) as prepared:
-            seconds = _by_events(prepared, repeat)
+            seconds = time_by_events(prepared, repeat)
     return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
 
 
-def _by_events(prepared: Any, repeat: int) -> list[float]:
+def time_by_events(prepared: Any, repeat: int) -> list[float]:
+    """Seconds of each run of a `CheckedLaunch`, one behind the other after a warm-up."""
     gpu, stream = prepared.plan.driver, prepared.stream
     with gpu.active(prepared.plan.device):
         prepared.run()

@@ -45,7 +45,8 @@ class Lowering:
     """One kernel while it becomes LLVM IR. Rules emit through `b`.
 
     `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
-    `assertions`, `prints`: ops so far, whose number is their place. `rare`: whether what is lowered now is rarely run.
+    `assertions`, `prints`: ops so far, whose number is their place. `stamp`: the variable that
+    says where the next stamp goes, in a build that has any. `rare`: whether what is lowered now is rarely run.
     """
 
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
@@ -56,6 +57,7 @@ class Lowering:
         self.tensor_maps: list[Any] = []
         self.assertions: list[debug.Assert] = []
         self.prints: list[debug.Print] = []
+        self.stamp: Any = None
         self.rare = False
         self.debug = DebugInfo(kernel, module, function)
         self._at: Loc = UNKNOWN_LOC

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiledsl.arch import WARP
 from tiledsl.backends.print_records import (
     CAPACITY,
     LINES,
@@ -26,7 +27,8 @@ from tiledsl.backends.print_records import (
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, encode_assertions
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, I64, global_variable
+from tiledsl.backends.ptx.types import I8, I32, I64, POINTERS, global_variable, integer
+from tiledsl.backends.stamp_records import RANK, RECORD, REGION, STAMPS, Regions
 from tiledsl.ir.ops import debug, mem
 
 FAIL = (
@@ -80,11 +82,75 @@ def lower_assert(lw: Lowering, op: debug.Assert) -> None:
     b.block = proceed
 
 
+STAMP = (
+    "{ .reg .b64 at, time; .reg .b32 low, high, site, next; .reg .pred room, full; "
+    "mov.u64 time, CLOCK; mov.b64 {low, high}, time; setp.lt.u32 room, $1, BYTES; "
+    f"mov.u64 at, ${STAMPS}; cvt.u64.u32 time, $1; add.u64 at, at, time; mov.u32 site, NUMBER; "
+    f"@room st.global.v4.b32 [at], {{low, high, site, $2}}; add.u32 next, $1, {RECORD}; "
+    f"and.b32 low, next, {REGION - 1}; setp.eq.u32 full, low, 0; selp.b32 next, -1, next, full; "
+    "selp.b32 $0, next, $1, room; }"
+)
+"""Where the next record goes is a register, $1 and then $0; -1 is nowhere. The first thing is to read the clock."""
+
+BEGIN = (
+    "{ .reg .b32 x, y, z, rank; .reg .pred here; mov.u32 x, %ctaid.x; mov.u32 y, %ctaid.y; mov.u32 z, %ctaid.z; "
+    "mad.lo.u32 rank, z, HIGH, y; mad.lo.u32 rank, rank, WIDE, x; mad.lo.u32 rank, rank, WARPS, $1; "
+    f"mul.lo.u32 rank, rank, {REGION}; setp.lt.u32 here, x, WIDE; setp.lt.and.u32 here, y, HIGH, here; "
+    "setp.lt.and.u32 here, z, DEEP, here; setp.eq.and.u32 here, $2, 0, here; selp.b32 $0, rank, -1, here; }"
+)
+
+
+@lowers(debug.Stamp)
+def lower_stamp(lw: Lowering, op: debug.Stamp) -> None:
+    """Predicated code as well. The first stamp is the first op of the kernel, in the block where a variable belongs
+    that LLVM keeps in a register."""
+    if lw.stamp is None:
+        lw.stamp = lw.b.emit(POINTERS["generic"], f"alloca {I32}, align 4")
+        lw.b.store(_first_record(lw), lw.stamp, 4)
+    clocks = ("%clock64", "%globaltimer") if not op.at else ("%clock64",)
+    for clock in clocks:
+        text = STAMP.replace("NUMBER", str(op.site + 1)).replace("CLOCK", clock)
+        text = text.replace("BYTES", str(Regions.of(lw.kernel).bytes))
+        (following,) = lw.asm(text, lw.b.load(lw.stamp, I32, 4), _place(lw, op), results=[I32])
+        lw.b.store(following, lw.stamp, 4)
+
+
+def _first_record(lw: Lowering) -> Any:
+    (thread,) = lw.asm(
+        "{ .reg .b32 x, y, z; mov.u32 x, %tid.x; mov.u32 y, %tid.y; mov.u32 z, %tid.z; "
+        f"mad.lo.u32 y, z, {(*lw.kernel.threads, 1)[1]}, y; mad.lo.u32 $0, y, {lw.kernel.threads[0]}, x; }}",
+        results=[I32], pure=True,
+    )  # fmt: skip
+    warp, lane = lw.b.lshr(thread, integer(WARP.bit_length() - 1, I32)), lw.b.and_(thread, integer(WARP - 1, I32))
+    text = BEGIN
+    for name, size in zip(("WIDE", "HIGH", "DEEP"), lw.kernel.cluster, strict=True):
+        text = text.replace(name, str(size))
+    text = text.replace("WARPS", str(Regions.of(lw.kernel).warps))
+    return lw.asm(text, warp, lane, results=[I32], pure=True)[0]
+
+
+def _place(lw: Lowering, op: debug.Stamp) -> Any:
+    """See `stamp_records`. At the begin and the end it is the SM."""
+    if not op.at:
+        return lw.asm("mov.u32 $0, %smid;", results=[I32], pure=True)[0]
+    if op.at != "mbarrier":
+        return lw.value(op.which[0]) if op.which else integer(0, I32)
+    base, *rank = lw.operands(op.which)
+    place = lw.b.sub(lw.b.ptrtoint(base, I32), lw.b.ptrtoint(lw.shared, I32))
+    if rank:
+        above = lw.b.shl(lw.b.add(rank[0], integer(1, I32)), integer(RANK, I32))
+        place = lw.b.or_(place, above)
+    return place
+
+
 def define_variables(lw: Lowering) -> None:
     """What the host finds in the module: where it puts addresses of its memory, and what is written there means."""
     if lw.assertions:
         _variable(lw, FAILURE, ir.Constant(I64, 0))
         _table(lw, ASSERTIONS, encode_assertions(lw.kernel, lw.assertions))
+    if lw.stamp is not None:
+        regions = _variable(lw, STAMPS, ir.Constant(ir.ArrayType(I8, Regions.of(lw.kernel).bytes), None))
+        regions.align = RECORD
     if lw.prints:
         size = record_bytes(max(len(op.operands) for op in lw.prints))
         words = _variable(lw, LINES, ir.Constant(ir.ArrayType(I64, 4), [0, size, 0, 0]))

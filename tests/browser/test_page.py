@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import chromium
+from tiledsl.__main__ import main
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.report.collect import collect
 from tiledsl.inspect.report.page import page
@@ -257,3 +258,28 @@ def test_20_000_instructions_are_painted_in_a_second(opened: Any) -> None:
 
 def test_the_report_of_the_fastest_kernel_is_small(folder: Path) -> None:
     assert (folder / "hopper_fastest.html").stat().st_size <= 3_000_000
+
+
+# -- two reports -----------------------------------------------------------------------------------------
+
+
+def test_two_reports_side_by_side(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "d.html"
+    assert main(["diff", f"{KERNELS}:conflict", "--after-a", "unroll", "--after-b", "expand", "-o", str(file)]) == 0
+    found, wrong = browser.new_page(viewport={"width": 1280, "height": 800}), list[str]()
+    found.on("console", lambda each: wrong.append(each.text) if each.type in ("error", "warning") else None)
+    found.on("pageerror", lambda error: wrong.append(str(error)))
+    found.goto(file.as_uri())
+    frames = [found.frame_locator("iframe").nth(i) for i in range(2)]
+    for frame, name in zip(frames, ("unroll", "expand"), strict=True):
+        choice = frame.locator('select[aria-label="Pass"]')
+        assert choice.evaluate("each => each.selectedOptions[0].textContent").startswith(name)
+        here = frame.locator('section[aria-label="Python"] .row', has_text="= S[x, y + 8 * i]").first
+        here.click()
+        assert all(frame.locator(f'section[aria-label="{pane}"] .row.lit').count() for pane in ("IR", "PTX", "SASS"))
+        frame.locator('section[aria-label="Python"] .rows').press("Escape")
+        assert not frame.locator(".row.lit").count()
+    found.locator("summary").click()
+    assert found.locator("pre .add").count() and found.locator("pre .del").count()
+    found.close()
+    assert wrong == []

@@ -16,10 +16,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from programs import parity
 
-from tiledsl.gemm import grouped_gemm, masked_gemm
+from tiledsl.gemm import gemm, grouped_gemm, masked_gemm
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.grouped import hopper_grouped
-from tiledsl.gemm.grouped_call import TILES
+from tiledsl.gemm.grouped_call import SCALED_TILES, TILES
 
 SIZES = [3, 0, 0, 150, 64, 1, 128, 0]
 
@@ -39,6 +39,34 @@ def every_tile() -> None:
             parity(hopper_grouped, A, B, C, rows.astype(bounds), **tile.consts(groups))
             A, C = _normal(groups, 153, k), np.full((groups, 153, n), 7, ml_dtypes.bfloat16)
             parity(hopper_grouped, A, B, C, np.array(SIZES, bounds), MASKED=True, **tile.consts(groups))
+
+
+def scales_of_blocks() -> None:
+    """8-bit floats in every tile: the bits of the emulator. By torch: those of `gemm` for each group by itself."""
+    import torch
+
+    groups, k, n = len(SIZES), 400, 264
+    draw, rows = np.random.default_rng(1), np.cumsum([2, *SIZES])
+    B = _normal(groups, n, k).astype(ml_dtypes.float8_e4m3fn).swapaxes(1, 2)
+    scale_b = draw.uniform(0.5, 2, (groups, 4, 3)).astype(np.float32)
+    for tile in SCALED_TILES:
+        for shape, bounds in (((1, rows[-1] + 3), rows), ((groups, 153), np.array(SIZES))):
+            A = _normal(*shape, k).astype(ml_dtypes.float8_e5m2)
+            scale_a, C = (
+                draw.uniform(0.5, 2, (*shape, 4)).astype(np.float32),
+                np.full((*shape, n), 7, ml_dtypes.bfloat16),
+            )
+            consts = {**tile.consts(groups, size=1, scaled=True), "MASKED": shape[0] > 1}
+            parity(hopper_grouped, A, B, C, bounds.astype(np.int32), 1.0, None, scale_a, scale_b, **consts)
+    e4m3, offsets = torch.float8_e4m3fn, torch.tensor([3, 40, 40, 300, 511], device="cuda")
+    a, b = torch.randn(513, 640, device="cuda").to(e4m3), torch.randn(4, 512, 640, device="cuda").to(e4m3).mT
+    of_a, of_b = torch.rand(5, 513, device="cuda").mT, torch.rand(4, 5, 4, device="cuda")
+    for _ in range(2):
+        c = grouped_gemm(a, b, offsets, scale_a=of_a, scale_b=of_b)
+        for g, (i, j) in enumerate(pairwise(offsets.tolist())):
+            if i < j:
+                alone = gemm(a[i:j], b[g], scale_a=of_a[i:j], scale_b=of_b[g])
+                assert torch.equal(c[i:j], alone)
 
 
 def any_strides() -> None:

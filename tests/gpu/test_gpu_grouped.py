@@ -11,7 +11,14 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize(
     "name",
-    ["every_tile", "any_strides", "in_a_graph", "wrong_offsets_touch_nothing_else", "offsets_beyond_32_bits"],
+    [
+        "every_tile",
+        "scales_of_blocks",
+        "any_strides",
+        "in_a_graph",
+        "wrong_offsets_touch_nothing_else",
+        "offsets_beyond_32_bits",
+    ],
 )
 def test_program(name: str) -> None:
     run_program("grouped_programs.py", name)

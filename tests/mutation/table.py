@@ -191,6 +191,7 @@ NOT_MUTATED = {
     "debug.assert": _CHECK,
     "debug.breakpoint": _SHOWS,
     "debug.print": _SHOWS,
+    "debug.stamp": "it is in no build but those that are measured",
     "mem.tma_prefetch": "a hint: nothing depends on it but time",
     "mem.within": _CHECK,
     "ptx.wgmma_registers": "registers of any content: nothing reads them before a product overwrites them",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
+import subprocess
+from base64 import b64encode
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -159,6 +162,95 @@ def test_each_side_has_its_own_modules(tmp_path: Path) -> None:
     assert constants == ["2.0", "3.0"]
 
 
+def test_two_passes_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(NAIVE, "--after-a", "unroll", "--after-b", "distribute")
+    assert [*found["parts"]] == ["ir"] and found["resources"] == {}
+    assert (found["a"]["stage"], found["b"]["stage"]) == ("after:unroll", "after:distribute")
+    assert found["a"]["text"] == "naive(T=16) for sm_90a, after unroll"
+    both = asked(NAIVE, "--after-b", "expand")
+    assert both["a"]["stage"] == "tile" and both["a"]["text"].endswith(", the first stage")
+    assert any("level(tile)" in line for line in both["parts"]["ir"]["diff"] if line[0] == "-")
+    assert any("level(thread)" in line for line in both["parts"]["ir"]["diff"] if line[0] == "+")
+
+
+SCALED = """\
+from beside import SCALE
+from tiledsl import Global, f32, grid, threads, tile_kernel
+from tiledsl.dims import N
+
+
+@tile_kernel
+def scaled(X: Global[f32, N]):
+    i = grid(1) + threads(32)
+    X[i] = X[i] * SCALE
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits; the second one changes what the kernel imports."""
+
+    def git(*command: str) -> None:
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *command], check=True, capture_output=True)
+
+    (tmp_path / "sub").mkdir()
+    git("init", "-q")
+    (tmp_path / "sub" / "k.py").write_text(SCALED)
+    for scale in (2.0, 3.0):
+        (tmp_path / "sub" / "beside.py").write_text(f"SCALE = {scale}\n")
+        git("add", ".")
+        git("commit", "-q", "-m", f"scale {scale}")
+    return tmp_path
+
+
+def constants(found: dict[str, Any]) -> list[str]:
+    diff = found["parts"]["tile-ir"]["diff"]
+    return [line.split()[4] for line in diff if re.match(r"[-+] .* = arith.constant", line)]
+
+
+def test_two_commits_of_a_kernel(repository: Path) -> None:
+    file = f"{repository}/sub/k.py"
+    assert constants(asked(file, "--rev-a", "HEAD~1", "--only", "tile-ir")) == ["2.0", "3.0"]
+    assert constants(asked(file, "--rev-a", "HEAD", "--rev-b", "HEAD~1", "--only", "tile-ir")) == ["3.0", "2.0"]
+    assert asked(file, "--rev-a", "HEAD", "--only", "tile-ir")["parts"]["tile-ir"]["same"]
+    (repository / "sub" / "beside.py").write_text("SCALE = 4.0\n")
+    found = asked.__wrapped__(file, "--rev-a", "HEAD", "--only", "tile-ir")
+    assert constants(found) == ["3.0", "4.0"] and found["a"]["text"] == "scaled() for sm_90a, of HEAD"
+
+
+def test_commits_that_there_are_not(
+    repository: Path, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    apart = tmp_path_factory.mktemp("apart") / "k.py"
+    apart.write_text(SCALED)
+    for file, revision, message in (
+        (repository / "sub" / "k.py", "HEAD~7", "revision HEAD~7: "),
+        (repository / "none.py", "HEAD", "HEAD has no file "),
+        (apart, "HEAD", "revision HEAD: fatal: not a git repository"),
+    ):
+        assert main(["diff", str(file), "--rev-a", revision]) == 2
+        text = capsys.readouterr().err
+        assert message in text and "fix: name a commit" in text
+
+
+def test_both_reports_in_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "d.html"
+    assert main(["diff", TILED, "--const-b", "T=32", "-o", str(file)]) == 0
+    assert capsys.readouterr().out.endswith(f"{file}: both reports\n")
+    text = file.read_text()
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert [page.count("<!DOCTYPE html>") for page in data["pages"]] == [1, 1] and text.count("<!DOCTYPE html>") == 1
+    assert [part[0] for part in data["parts"]] == [*PARTS] and ["shared", "2048", "8192"] in data["resources"]
+    for page in (text, *data["pages"]):
+        for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
+            digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in text  # what is in a frame obeys the policy of both
+    assert main(["diff", NAIVE, "--after-b", "expand", "-o", str(file)]) == 0
+    data = json.loads(file.read_text().partition('id="data">')[2].partition("</script>")[0])
+    assert data["at"] == ["", "#ir-expand-1"]
+
+
 def test_targets() -> None:
     found = asked(NAIVE, "--arch-b", "sm_80", "--only", "signature", "--only", "tile-ir")
     assert found["parts"]["signature"]["diff"][2:4] == ["-target sm_90a", "+target sm_80"]
@@ -172,6 +264,8 @@ def test_targets() -> None:
         ([NAIVE, "nowhere.py"], "there is no Python file nowhere.py"),
         ([NAIVE, "--const-b", "Q=1"], "naive has no open const 'Q'"),
         ([NAIVE, "--arch-a", "sm_1"], "no target 'sm_1'"),
+        ([NAIVE, "--after-a", "sm_1"], "no pass is called 'sm_1'\n  fix: they are "),
+        ([NAIVE, "--after-a", "expand", "--only", "ptx"], "compare the IR alone\n  fix: leave --only out"),
     ],
 )
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:

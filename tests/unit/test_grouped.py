@@ -217,7 +217,9 @@ def test_no_tile_spills(tile: Any) -> None:
     """In either order of B, of 32-bit and 64-bit indices, with a bias for each group."""
     for unit, bits, room in ((1, 32, ROOM[-1]), (2, 64, 256)):
         consts = {**tile.consts(room), "EARLY": True, "EPILOGUE": add_bias}
-        spec, target = hopper_grouped.specialized("sm_90a", {"D": "bf16", "Bound": "i64", **consts})
+        spec, target = hopper_grouped.specialized(
+            "sm_90a", {"D": "bf16", "F": "bf16", "E": "bf16", "Bound": "i64", **consts}
+        )
         tensors = {name: replace(given, unit=unit) if name == "B" else given for name, given in spec.tensors if given}
         spec = replace(spec, tensors=tuple(tensors.items()), index_bits=bits)
         used = hopper_grouped.builds.compiled(spec, target).resources

@@ -24,13 +24,13 @@ from tiledsl.backends.protocol import Resources
 from tiledsl.dims import M, N
 from tiledsl.errors import TileError
 from tiledsl.inspect.loading import load_kernel
+from tiledsl.inspect.report import data
 from tiledsl.inspect.report import page as page_module
-from tiledsl.inspect.report import timeline as timeline_module
 from tiledsl.inspect.report.collect import _findings, _room, collect
-from tiledsl.inspect.report.data import VERSION, Check, Report
+from tiledsl.inspect.report.data import VERSION, Finding, Report
 from tiledsl.inspect.report.page import page
 from tiledsl.inspect.report.stages import changes
-from tiledsl.inspect.report.timeline import trace_events
+from tiledsl.inspect.report.trace import trace_events
 
 HERE = Path(__file__)
 
@@ -204,11 +204,11 @@ def test_what_is_wrong_is_found() -> None:
     assert chain(found, finding.place) == [line_of("X[i, x] = S[x, i] + S[x, i]")]
     assert found.sass is not None
     sass = replace(found.sass, spills=[(0, 3, 4)], unknown=["XYZ"])
-    failed = Check({"N": "1"}, False, "a race", 0)
-    texts = [(f.level, f.text) for f in _findings(failed, sass, found.banks, "no ptxas")]
+    failed = Finding("error", "a race", 0)
+    texts = [(f.level, f.text) for f in _findings([failed], sass, found.banks, "no ptxas")]
     assert texts[:3] == [
         ("note", "incomplete: no ptxas"),
-        ("error", "check: a race"),
+        ("error", "a race"),
         ("warning", "spills: 3 stores and 4 loads of local memory"),
     ]
     assert texts[-1] == ("note", "operands not known of XYZ: more registers may be live")
@@ -279,6 +279,29 @@ def test_a_race_is_a_finding_at_its_line() -> None:
     assert line_of("S[x] = X[x]") <= chain(found, found.check.place)[0] <= line_of("X[x] = S[63 - x] * scale")
 
 
+@tile_kernel
+def racing_twice(X: Global[f32, N]):
+    x = grid(1) * 64 + threads(64)
+    S, T = shared((64,), f32), shared((64,), f32)
+    S[x] = X[x] + 2.0
+    X[x] = S[63 - x] + 2.0
+    T[x] = X[x] + 1.0
+    X[x] = T[63 - x] + 1.0
+
+
+def test_each_finding_is_at_all_of_its_lines() -> None:
+    found = collect(racing_twice, "sm_90a", {}, ["N=64"])
+    races = [f for f in found.findings if f.level == "error"]
+    lines = [{line for place in (f.place, *f.also) for line in chain(found, place)} for f in races]
+    assert lines == [
+        {line_of("S[x] = X[x] + 2.0"), line_of("X[x] = S[63 - x] + 2.0")},
+        {line_of("T[x] = X[x] + 1.0"), line_of("X[x] = T[63 - x] + 1.0")},
+    ]
+    assert found.check.text.split("\n\n") == [f.text for f in races]
+    shown = drawn(found)["parts"]["findings"]
+    assert all(f.text.partition("\n")[0] in shown for f in races)
+
+
 def test_a_check_that_passes_and_one_that_is_not_asked_for(report: Report) -> None:
     assert report.check.sizes is None and "--check M=... --check K=... --check N=..." in report.check.text
     found = collect(shared_tiled, "sm_90a", {"T": 8}, ["M=9", "N=10", "K=11"]).check
@@ -317,7 +340,7 @@ def test_the_same_run_gives_the_same_timeline(timed: Report) -> None:
 
 
 def test_a_long_run_is_cut_off(monkeypatch: pytest.MonkeyPatch, timed: Report) -> None:
-    monkeypatch.setattr(timeline_module, "MOST_DRAWN", 20)
+    monkeypatch.setattr(data, "MOST_DRAWN", 20)
     settings = {"D": "bf16", "BM": 128, "BN": 64, "BK": 64, "STAGES": 2}
     cut = collect(hopper_roles, "sm_90a", settings, ["M=128", "N=64", "K=320"]).timeline
     whole = timed.timeline
@@ -378,7 +401,7 @@ def test_a_deadlock_shows_who_waits_for_ever() -> None:
         (["Q=3"], "--check Q=3: racing has no size or scalar 'Q'. It has: M, N, scale"),
         (["N=wide"], "--check N=wide: expected a number"),
         (["N=-1"], "expected a size\n  fix: give 0 or more"),
-        (["scale=1"], "the check of racing needs N\n  fix: add --check N=..."),
+        (["scale=1"], "a run of racing needs N\n  fix: add --check N=..."),
     ],
 )
 def test_sizes_that_cannot_be(sizes: list[str], message: str) -> None:
@@ -542,7 +565,7 @@ def test_a_launch_without_blocks_or_without_arithmetic() -> None:
 def test_the_drawn_roofline(timed: Report, report: Report) -> None:
     text = drawn(timed)["parts"]["roofline"]
     assert f"{2 * 128 * 64 * 320:,} bf16 tensor cores" in text and "1 of 132" in text and "H200 SXM" in text
-    assert "Predicted, not measured" in text and "each byte once" in text
+    assert "Predicted: what each unit" in text and "each byte once" in text
     assert "not run: give --check" in drawn(report)["parts"]["roofline"]
     unknown = replace(timed, roofline=replace(timed.roofline, roofs=[]))
     assert "The rates of GPUs of sm_90a are not known" in drawn(unknown)["parts"]["roofline"]

@@ -178,7 +178,8 @@ def disk_parts(signature: Signature, spec: Specialization, arch: str, meaning: M
         return {}
 
 
-def build(signature: Signature, spec: Specialization, arch: str) -> Image:
+def build(signature: Signature, spec: Specialization, arch: str, *, stamps: bool = False) -> Image:
+    """Compile, whatever is cached. `stamps`: with stamps of the clock, for a run that is measured."""
     from tiledsl.backends import ptx
     from tiledsl.ir.ops.barriers import GridDependency
 
@@ -187,7 +188,7 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Image:
         _collect()
 
     with WITHOUT_COLLECTOR.inside():
-        kernel, written = lower(signature, spec, arch)
+        kernel, written = lower(signature, spec, arch, stamps=stamps)
         waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
         with stage("the PTX backend", signature.name, signature.loc):
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=meanwhile)

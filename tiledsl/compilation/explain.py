@@ -19,9 +19,15 @@ EXPLAIN = ("banks", "pipeline", "roles", "sass")
 
 
 def printed_stages(
-    signature: Signature, spec: Specialization, arch: str, locs: bool, only: Collection[str] | None = None
+    signature: Signature,
+    spec: Specialization,
+    arch: str,
+    locs: bool,
+    only: Collection[str] | None = None,
+    until: str | None = None,
 ) -> dict[str, str]:
-    """The IR at each stage, by its name. locs: with the Python line of each op. only: names of the stages wanted."""
+    """The IR at each stage, by its name. locs: with the Python line of each op. only: names of the stages wanted.
+    until: the last pass that has to run."""
     from tiledsl.ir.printer import print_kernel
 
     printed: dict[str, str] = {}
@@ -30,7 +36,7 @@ def printed_stages(
         if only is None or stage in only:
             printed[stage] = print_kernel(kernel, locs=locs)
 
-    lower(signature, spec, arch, observe=observe)
+    lower(signature, spec, arch, observe=observe, until=until)
     return printed
 
 

@@ -45,11 +45,12 @@ def lower(
     *,
     observe: Observer = ignore,
     bounds: bool = False,
+    stamps: bool = False,
     until: str | None = None,
 ) -> tuple[Kernel, tuple[str, ...]]:
     """The thread-level kernel, and the tensors that it writes. `observe` is called with each stage's name and IR.
-    `bounds`: with checks of bounds, for the emulator. `until`: the name of the last pass that is wanted, for those
-    who look at what it leaves."""
+    `bounds`: with checks of bounds, for the emulator. `stamps`: with stamps of the clock, for a run that is measured.
+    `until`: the name of the last pass that is wanted, for those who look at what it leaves."""
     from tiledsl import frontend
     from tiledsl.passes.pipeline import run_pipeline
 
@@ -64,6 +65,7 @@ def lower(
             shared_limit=limit,
             target=arch,
             bounds=bounds,
+            stamps=stamps,
             until=until,
             observe=lambda name, k: observe(f"after:{name}", k),
         )

@@ -8,6 +8,9 @@ At the start each block reads all bounds, in parallel, and keeps in shared memor
 of each group. A work item is found there by binary search. A tile begins at a row of its group, wherever that is; rows
 that it reads behind the group's end belong to others and are not stored. Groups without rows have no tiles.
 
+8-bit floats are multiplied as they are, contiguous along k. With SCALED, A has a factor for each row and 128 of k, and
+B one for each 128 of k and 128 columns of a matrix (`promoted.py`); operands are then not exchanged.
+
 For few rows of a group the operands are exchanged (EXCHANGED): the columns of B are the rows of wgmma's product, which
 are 64 for each warpgroup, and the rows of A its columns, of which a tile may have as few as 8.
 """
@@ -64,11 +67,14 @@ from tiledsl import (
 from tiledsl.dims import J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, stored_by_tma
+from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted, room_of_scales
 from tiledsl.lang.schedules import cdiv_any, unwrapped
 
 __all__ = ["TALL", "hopper_grouped"]
 
 D = TypeVar("D", bound=Float)
+F = TypeVar("F", bound=Float)
+E = TypeVar("E", bound=Float)
 Bound = TypeVar("Bound", bound=Integer)
 
 WARPS = 12
@@ -171,7 +177,7 @@ def group_item(
     column = within // size
     m, n = tile(index(i32(first + within - column * size)), sizes[0]), tile(index(i32(column)), sizes[1])
     batch, along_k = group if masked else 0, tiles(k, sizes[2])
-    return WorkItem(m=m + begin, n=n, k=along_k, group=group, batch=batch, rest=rows - m.start)
+    return WorkItem(m=m + begin, n=n, k=along_k, first=0, group=group, batch=batch, rest=rows - m.start)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -221,11 +227,13 @@ def store_part(
 @tile_kernel(arch="sm_90a")
 def hopper_grouped(
     A: Global[D, P, M, K],
-    B: Global[D, L, K, N],
-    C: Global[D, P, M, N],
+    B: Global[F, L, K, N],
+    C: Global[E, P, M, N],
     bounds: Global[Bound, J],
     alpha: f32 | float = 1.0,
     bias: Global[f32, L, N] | None = None,
+    scale_a: Global[f32, P, M, KBlocks] | None = None,
+    scale_b: Global[f32, L, KBlocks, NBlocks] | None = None,
     *,
     BM: const = 128,
     BN: const = 256,
@@ -236,6 +244,7 @@ def hopper_grouped(
     INSTANCES: const = 1,
     MASKED: Const[bool] = False,
     EXCHANGED: Const[bool] = False,
+    SCALED: Const[bool] = False,
     EARLY: Const[bool] = False,
     CHECK: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
@@ -245,6 +254,7 @@ def hopper_grouped(
     GROUPS: room for so many groups, a multiple of 32. CHECK: assert that the bounds are in order and in range; without
     it no access leaves the arrays, whatever they are.
     """
+    assert not (SCALED and EXCHANGED), "scales are of rows of A: leave out EXCHANGED"
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -258,6 +268,7 @@ def hopper_grouped(
     else:
         out = chunks(C, 2 * INSTANCES, BM, BN)
     piece = out.shape[1 if EXCHANGED else 2]
+    scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED else None
     with role("load", registers=40, threads=1):
         for t in work:
             for k in t.k:
@@ -268,14 +279,17 @@ def hopper_grouped(
         threads = 256 // INSTANCES
         thread = (warp_id() % (threads // 32)) * 32 + lane_id()
         for t in work:
-            acc = wgmma.accumulator((BN, BM) if EXCHANGED else (BM, BN), f32)
+            acc: Any = None if SCALED else wgmma.accumulator((BN, BM) if EXCHANGED else (BM, BN), f32)
             with r.turn("multiply"):
-                for _ in t.k:
-                    with ring.use(in_flight=1) as s:
-                        a, b = matrix(s.a, A)[:BM, :], matrix(s.b, B)
-                        acc = wgmma(b.T, a.T, acc) if EXCHANGED else wgmma(a, b, acc)
+                if SCALED:
+                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.group)
+                else:
+                    for _ in t.k:
+                        with ring.use(in_flight=1) as s:
+                            a, b = matrix(s.a, A)[:BM, :], matrix(s.b, B)
+                            acc = wgmma(b.T, a.T, acc) if EXCHANGED else wgmma(a, b, acc)
             with r.turn("store"):
-                sums, own = acc.wait(), bias[t.group, :] if bias is not None else None
+                sums, own = acc if SCALED else acc.wait(), bias[t.group, :] if bias is not None else None
                 for i in unroll((BM if EXCHANGED else BN) // piece):
                     first, column = (i * piece, t.n.start) if EXCHANGED else (0, t.n.start + i * piece)
                     if first < t.rest:

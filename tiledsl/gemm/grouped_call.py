@@ -15,8 +15,10 @@ from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
-from tiledsl.gemm.operands import new_array
-from tiledsl.gemm.pad import VEC, pad
+from tiledsl.gemm.operands import described_scales, new_array
+from tiledsl.gemm.pad import pad, width
+from tiledsl.gemm.promoted import ROOM_OF_SCALES
+from tiledsl.ir.types import BF16, DTYPES, F16, DType
 from tiledsl.lang import cdiv
 from tiledsl.runtime.arrays import describe
 from tiledsl.runtime.driver import available
@@ -24,7 +26,10 @@ from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
 __all__ = ["aligned_copy", "choose_grouped", "grouped_gemm", "masked_gemm"]
 
-BK = 64
+STEP = 128
+"""Bytes of k of a step."""
+SIXTEEN, EIGHT = frozenset((BF16, F16)), frozenset((DTYPES["e4m3"], DTYPES["e5m2"]))
+"""What is multiplied."""
 PROCESSORS = 132
 ALIGNED = 16
 """TMA needs an address, and strides other than 1, that are positive multiples of this many bytes."""
@@ -47,17 +52,25 @@ def grouped_gemm(
     bias: Any = None,
     epilogue: Any = plain,
     device: str | None = None,
+    *,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Any:
     """C[r] = epilogue(alpha A[r] B[g]) for each row r of each group g; returns C.
 
-    A: [rows, K] of bf16 or f16. offsets: [G + 1] of int32 or int64; group g has the rows offsets[g] to offsets[g + 1].
-    B: [G, K, N]. C: [rows, N], a new array if it is None. bias: [G, N] of f32. Rows outside of all groups are not
-    written. Strides are any, those of C positive; operands that TMA cannot read are copied first.
+    A: [rows, K] of bf16 or f16, or of e4m3 or e5m2. offsets: [G + 1] of int32 or int64; group g has the rows offsets[g]
+    to offsets[g + 1]. B: [G, K, N] of the dtype of A; of 8-bit floats of either. C: [rows, N] of the dtype of A, of
+    8-bit floats bf16 or f16; a new array, of the former, if it is None. bias: [G, N] of f32. Rows outside of all groups
+    are not written. Strides are any, those of C positive; operands that TMA, or wgmma, cannot read are copied first.
+
+    scale_a, scale_b: for 8-bit floats, f32 factors of blocks, as of `gemm`: of each row of A and 128 of k,
+    [rows, K / 128], and of each 128 of k and 128 columns of B, [G, K / 128, N / 128], rounded up. Of any strides.
 
     The offsets may be in device memory and are never copied to the host. They do not decrease, and stay from 0 to the
     number of rows: the emulator reports others; on a GPU results are then undefined, and nothing outside is accessed.
     """
-    return _call(_Call("grouped_gemm", False), A, B, offsets, C, alpha, bias, epilogue, device, None)
+    call = _Call("grouped_gemm", False)
+    return _call(call, A, B, offsets, C, alpha, bias, epilogue, device, None, (scale_a, scale_b))
 
 
 @short_traceback
@@ -71,14 +84,19 @@ def masked_gemm(
     epilogue: Any = plain,
     device: str | None = None,
     expected: int | None = None,
+    *,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Any:
     """C[g, r] = epilogue(alpha A[g, r] B[g]) for the rows r below counts[g] of each group g; returns C.
 
-    A: [G, max_m, K], C: [G, max_m, N], counts: [G] of int32 or int64, all else as for `grouped_gemm`. Rows from
+    A: [G, max_m, K], C: [G, max_m, N], counts: [G] of int32 or int64, scale_a: [G, max_m, K / 128], all else as for
+    `grouped_gemm`. Rows from
     counts[g] on are not written, and what A has there does not matter. expected: how many rows a group has on average,
     by which tiles are chosen, max_m / 2 if it is None; results do not depend on it.
     """
-    return _call(_Call("masked_gemm", True), A, B, counts, C, alpha, bias, epilogue, device, expected)
+    call = _Call("masked_gemm", True)
+    return _call(call, A, B, counts, C, alpha, bias, epilogue, device, expected, (scale_a, scale_b))
 
 
 class _Call(NamedTuple):
@@ -89,11 +107,13 @@ class _Call(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a call is once it was checked. unaligned: which of A and B TMA cannot read, and along which axis the rows of
-    its copy run."""
+    """What a call is once it was checked. out: the dtype of C. unaligned: which of A and B TMA, or wgmma, cannot read,
+    and along which axis the rows of its copy run, of elements of so many bytes."""
 
     consts: dict[str, Any]
+    out: DType
     unaligned: tuple[tuple[int, int], ...]
+    size: int
 
 
 _KNOWN: dict[Any, _Known] = {}
@@ -112,19 +132,21 @@ def _call(
     epilogue: Any,
     device: str | None,
     expected: int | None,
+    scales: tuple[Any, Any],
 ) -> Any:
     """A call like an earlier one on torch tensors only looks up the consts, by all that the checks depend on."""
     try:
-        facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in (A, B, bounds)]
+        given = (A, B, bounds, *(x for x in scales if x is not None))
+        facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in given]
         of_c = None if C is None else (C.dtype, C.shape, C.stride(), C.data_ptr() & 15)
         key = (*facts, of_c, call.masked, device, expected)
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: the checks say what
         key = known = None
     if known is not None:
-        result = new_array(call, A, (*A.shape[:-1], B.shape[2])) if C is None else C
+        result = new_array(call, A, (*A.shape[:-1], B.shape[2]), known.out) if C is None else C
     else:
-        result, known = _checked(call, A, B, bounds, C, device, expected)
+        result, known = _checked(call, A, B, bounds, C, device, expected, scales)
         if known is None:
             return result
         if key is not None:
@@ -132,47 +154,71 @@ def _call(
                 _KNOWN.clear()
             _KNOWN[key] = known
     arrays = [A, B, result] if call.masked else [A[None], B, result[None]]
+    if B.shape[1] == 0:  # nothing is contiguous along it
+        arrays[:2] = [new_array(call, X, X.shape, BF16) for X in arrays[:2]]
     for i, axis in known.unaligned:
-        arrays[i] = aligned_copy(call, arrays[i], axis, device)
-    hopper_grouped(*arrays, bounds, alpha, bias, device=device, EPILOGUE=epilogue, **known.consts)
+        arrays[i] = aligned_copy(call, arrays[i], axis, device, known.size)
+    if not known.consts["SCALED"]:
+        scales = None, None
+    elif not call.masked:
+        scales = scales[0][None], scales[1]
+    hopper_grouped(*arrays, bounds, alpha, bias, *scales, device=device, EPILOGUE=epilogue, **known.consts)
     return result
 
 
 def _checked(
-    call: Any, A: Any, B: Any, bounds: Any, C: Any, device: str | None, expected: int | None
+    call: Any,
+    A: Any,
+    B: Any,
+    bounds: Any,
+    C: Any,
+    device: str | None,
+    expected: int | None,
+    scales: tuple[Any, Any],
 ) -> tuple[Any, _Known | None]:
     """C, and how to compute it; None if there is nothing to compute. Raises KernelArgumentError."""
     a, b = describe(call, "A", A), describe(call, "B", B)
     _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
+    scaled = any(x is not None for x in scales)
+    if scaled and a.dtype not in EIGHT:
+        message = f"scale_a and scale_b are of 8-bit floats, and A and B are {a.dtype}"
+        raise argument_error(
+            call, message, "leave them out: alpha, or an epilogue function, scales any result", code="C802"
+        )
+    if scaled:
+        described_scales(call, *scales, a, b)
     groups, k, n = b.shape
     rows, shape = a.shape[-2], (*a.shape[:-1], n)
-    result = new_array(call, A, shape) if C is None else C
+    outs = (BF16, F16) if a.dtype in EIGHT else (a.dtype,)
+    result = new_array(call, A, shape, outs[0]) if C is None else C
     c = describe(call, "C", result)
-    if c.shape != shape or c.dtype != a.dtype:
-        message = f"C is {c.dtype} of shape {c.shape}; expected {a.dtype} of shape {shape}"
+    if c.shape != shape or c.dtype not in outs:
+        message = f"C is {c.dtype} of shape {c.shape}; expected {' or '.join(map(str, outs))} of shape {shape}"
         raise argument_error(call, message, "pass C so, or leave it out", code="C803")
     if 0 in (groups, rows, n):
         return result, None
     mean = rows / groups
     if call.masked:
         mean = rows / 2 if expected is None else float(expected)
-    by_columns = a.unit_axis() == len(a.shape) - 2
-    within = by_columns and not call.masked  # groups begin anywhere in a column, and TMA at multiples of 16 bytes
-    consts = choose_grouped(groups, mean, n, k, within or not by_columns)
+    by_columns, size = a.unit_axis() == len(a.shape) - 2, a.dtype.bytes if k else BF16.bytes
+    # Groups begin anywhere in a column, and TMA at multiples of 16 bytes; wgmma reads 8-bit floats along k only.
+    within = by_columns and (not call.masked or size == 1)
+    consts = choose_grouped(groups, mean, n, k, within or not by_columns, size, scaled and k > 0)
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls", code="C803")
     emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
-    unaligned = [(i, axis) for i, axis in enumerate((-1 if within else _unaligned(a), _unaligned(b))) if axis]
-    return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, tuple(unaligned))
+    of_b = -2 if size == 1 and b.unit_axis() != 1 else _unaligned(b)
+    unaligned = tuple((i, axis) for i, axis in enumerate((-1 if within else _unaligned(a), of_b)) if axis)
+    return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, c.dtype, unaligned, size)
 
 
 # -- the choice ------------------------------------------------------------------------------------
 
 
 class Tile(NamedTuple):
-    """Rows and columns of a tile. exchanged: for few rows of a group; then two instances take turns, so that one stores
-    while the other multiplies."""
+    """Rows and columns of a tile. exchanged: for few rows of a group. Of these tiles, and of those of 64 rows, two
+    instances take turns, so that one stores while the other multiplies."""
 
     rows: int
     columns: int
@@ -181,21 +227,27 @@ class Tile(NamedTuple):
     @property
     def loaded(self) -> int:
         """Bytes of a step."""
-        return (self.rows + self.columns) * BK * 2
+        return (self.rows + self.columns) * STEP
 
-    def consts(self, groups: int, along_k: bool = True) -> dict[str, Any]:
+    @property
+    def instances(self) -> int:
+        return 2 if self.exchanged or self.rows == 64 else 1
+
+    def consts(self, groups: int, along_k: bool = True, size: int = 2, scaled: bool = False) -> dict[str, Any]:
         """The consts of `hopper_grouped`, with as many stages as there is room for, up to 16. along_k: A is contiguous
-        along k, so that no more than a tile's rows are staged."""
-        room = next(size for size in ROOM if groups <= size)
-        stored = 4 * gcd(self.rows, TALL) * self.columns if self.exchanged else 2 * self.rows * 64
-        free = SHARED_BYTES - 2 * stored - 8 * room - OTHER_BYTES
-        stage = (staged_width(self.rows, along_k) + self.columns) * BK * 2
+        along k, so that no more than a tile's rows are staged. size: bytes of an element of A and B."""
+        room = next(most for most in ROOM if groups <= most)
+        stored = 2 * (gcd(self.rows, TALL) * self.columns if self.exchanged else self.rows * 64)
+        beside = 8 * room + OTHER_BYTES + (ROOM_OF_SCALES if scaled else 0)
+        stage = (staged_width(self.rows, along_k) + self.columns) * STEP
         return {
             "BM": self.rows,
             "BN": self.columns,
+            "BK": STEP // size,
             "EXCHANGED": self.exchanged,
-            "INSTANCES": 1 + self.exchanged,
-            "STAGES": min(free // stage, 16),
+            "SCALED": scaled,
+            "INSTANCES": self.instances,
+            "STAGES": min((SHARED_BYTES - 2 * self.instances * stored - beside) // stage, 16),
             "GROUPS": room,
         }
 
@@ -207,6 +259,8 @@ TILES = (
     Tile(128, 192, False),
     Tile(128, 256, False),
 )
+SCALED_TILES = (Tile(64, 64, False), Tile(64, 128, False), Tile(128, 128, False))
+"""Each row of A has scales of its own, so operands are not exchanged; and registers hold sums and products."""
 
 LOADED = 92e3
 """Bytes that an SM loads from L2 in a microsecond while all do. Multiplying them takes no longer with any tile."""
@@ -222,19 +276,24 @@ of all tiles for 25 problems: the tile that they choose took 1.1% longer than th
 
 
 @cache
-def choose_grouped(groups: int, mean: float, n: int, k: int, along_k: bool = True) -> dict[str, Any]:
+def choose_grouped(
+    groups: int, mean: float, n: int, k: int, along_k: bool = True, size: int = 2, scaled: bool = False
+) -> dict[str, Any]:
     """The consts of `hopper_grouped` for groups of `mean` rows on average and matrices of k x n. along_k: A is
-    contiguous along k."""
-    tile = min(TILES, key=lambda t: microseconds(t, groups, mean, n, k))
-    return {**tile.consts(groups, along_k), "EARLY": bool(microseconds(tile, groups, mean, n, k) < EARLY)}
+    contiguous along k. size: bytes of an element of A and B."""
+    k = cdiv(k * size, 2)
+    tile = min(SCALED_TILES if scaled else TILES, key=lambda t: microseconds(t, groups, mean, n, k))
+    early = bool(microseconds(tile, groups, mean, n, k) < EARLY)
+    return {**tile.consts(groups, along_k, size, scaled), "EARLY": early}
 
 
 def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int) -> float:
-    """What a product takes, about: the SMs' part and the memory's, of which the longer one hides most of the other."""
+    """What a product takes, about: the SMs' part and the memory's, of which the longer one hides most of the other.
+    k: as many 16-bit elements as it has bytes."""
     some = mean / (1 + mean)  # the share of groups that have rows
     tiles = groups * some / (1 - some**tile.rows) * cdiv(n, tile.columns)
-    exposed = 0.0 if tile.exchanged else STORED * tile.rows * tile.columns / (128 * 256)
-    busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(k, BK) * tile.loaded / LOADED + STARTED + exposed)
+    exposed = 0.0 if tile.instances == 2 else STORED * tile.rows * tile.columns / (128 * 256)
+    busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(2 * k, STEP) * tile.loaded / LOADED + STARTED + exposed)
     memory = 2 * (groups * some * n * k + groups * mean * (k + n)) / READ
     return float(busiest**3 + memory**3) ** (1 / 3)
 
@@ -258,10 +317,9 @@ def _check_shapes(call: Any, a: ArrayInfo, b: ArrayInfo, limits: ArrayInfo) -> N
     if groups > ROOM[-1]:
         message = f"there are {groups} groups; a call takes {ROOM[-1]} at most"
         raise argument_error(call, message, "split them over several calls", code="C803")
-    if a.dtype.name not in ("bf16", "f16") or a.dtype != b.dtype:
-        raise argument_error(
-            call, f"A is {a.dtype} and B {b.dtype}; expected bf16 or f16, of both", "convert them", code="C802"
-        )
+    if not {a.dtype, b.dtype} <= EIGHT and (a.dtype not in SIXTEEN or a.dtype != b.dtype):
+        message = f"A is {a.dtype} and B {b.dtype}; expected bf16 or f16, of both, or 8-bit floats, e4m3 or e5m2"
+        raise argument_error(call, message, "convert them", code="C802")
     name, count = ("counts", groups) if call.masked else ("offsets", groups + 1)
     if limits.shape != (count,) or limits.dtype.name not in ("i32", "i64"):
         message = f"{name} are {limits.dtype} of shape {limits.shape}; expected i32 or i64 of shape ({count},)"
@@ -277,10 +335,10 @@ def _unaligned(info: ArrayInfo) -> int:
     return -2 if axis == -2 else -1
 
 
-def aligned_copy(call: Any, X: Any, axis: int, device: str | None) -> Any:
-    """A copy of an operand with three axes, whose rows run along `axis` and are aligned."""
+def aligned_copy(call: Any, X: Any, axis: int, device: str | None, size: int = 2) -> Any:
+    """A copy of an operand with three axes, whose rows run along `axis` and are aligned. size: bytes of an element."""
     if axis == -2:
-        return aligned_copy(call, X.swapaxes(1, 2), -1, device).swapaxes(1, 2)
-    copy = new_array(call, X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC))
+        return aligned_copy(call, X.swapaxes(1, 2), -1, device, size).swapaxes(1, 2)
+    copy = new_array(call, X, (*X.shape[:2], width(X.shape[2], size)))
     pad(X, copy, device=device)
     return copy[:, :, : X.shape[2]]

@@ -288,7 +288,7 @@ def hopper_fastest(
                 if PLANES:
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
-                    acc = promoted(ring, t, A, B, (BM, BN), scales)
+                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch)
                 else:
                     for _ in t.k:
                         if apart:

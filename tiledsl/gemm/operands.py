@@ -21,7 +21,17 @@ from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
-__all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "new_array", "shapes_of_scales", "stream_handle"]
+__all__ = [
+    "GEMM",
+    "Operands",
+    "described",
+    "described_scales",
+    "dtype_named",
+    "folded",
+    "new_array",
+    "shapes_of_scales",
+    "stream_handle",
+]
 
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
@@ -96,7 +106,7 @@ def described(
             message = f"bias is f32, but the sums of {format} are {format.sums}"
             added = "x + bias.get(column).to(f64)" if format.sums == F64 else "x.to(f32) + bias.get(column)"
             raise argument_error(GEMM, message, f"add it by an epilogue function: {added}", code="C802")
-    scales = _described_scales(scale_a, scale_b, a, b) if scaled else None
+    scales = described_scales(GEMM, scale_a, scale_b, a, b) if scaled else None
     arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
     _check_memory(arrays)
     of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result, scales)
@@ -163,8 +173,8 @@ def shapes_of_scales(a: tuple[int, ...], b: tuple[int, ...], dtype: DType) -> tu
     return (*a[:-1], cdiv(a[-1], BLOCK)), (*b[:-2], cdiv(b[-2], BLOCK), cdiv(b[-1], BLOCK))
 
 
-def _described_scales(scale_a: Any, scale_b: Any, a: ArrayInfo, b: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
-    """Of blocks, or of the rows of A and the columns of B where these are integers."""
+def described_scales(call: Any, scale_a: Any, scale_b: Any, a: ArrayInfo, b: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
+    """Of blocks, or of the rows of A and the columns of B where these are integers. call: what errors name."""
     of_a, of_b = shapes_of_scales(a.shape, b.shape, a.dtype)
     of_blocks = f"each row of A and each {BLOCK} of k", f"each {BLOCK} of k and each {BLOCK} columns of B"
     whats = ("each row of A", "each column of B") if a.dtype in INTEGERS else of_blocks
@@ -174,13 +184,13 @@ def _described_scales(scale_a: Any, scale_b: Any, a: ArrayInfo, b: ArrayInfo) ->
         if value is None:
             message = f"{name} is left out, and the other operand's scales are given; expected {expected}"
             raise argument_error(
-                GEMM, message, "pass both, the factors of an operand that has none being 1", code="C803"
+                call, message, "pass both, the factors of an operand that has none being 1", code="C803"
             )
-        info = describe(GEMM, name, value)
+        info = describe(call, name, value)
         if info.dtype != F32 or info.shape != shape:
             transposed = info.dtype == F32 and info.shape == (*shape[:-2], shape[-1], shape[-2])
             message = f"{name} is {info.dtype} of shape {info.shape}; expected {expected}"
-            raise argument_error(GEMM, message, "pass its transposed view" if transposed else "convert it", code="C803")
+            raise argument_error(call, message, "pass its transposed view" if transposed else "convert it", code="C803")
         found.append(info)
     return found[0], found[1]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from math import prod
 from typing import Any, NamedTuple
 
 from tiledsl.arch import TARGETS
@@ -20,7 +19,7 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32, ranked_f32
 from tiledsl.gemm.formats import FORMATS, Format, Residues, Split
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.promoted import SLOTS
+from tiledsl.gemm.promoted import ROOM_OF_SCALES
 from tiledsl.gemm.residues import LARGEST_K
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
@@ -259,7 +258,7 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     early = bool(chosen.parts) or batch * m * n * k < EARLY
     if problem.promoted and not problem.by_blocks:
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
-    beside = prod(SLOTS) * F32.bytes if problem.by_blocks else 0
+    beside = ROOM_OF_SCALES if problem.by_blocks else 0
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)
     consts |= {"PROMOTED": True} if problem.promoted else {}
     consts |= {"SCALED": True} if problem.scaled else {}

@@ -20,7 +20,7 @@ columns are powers of two, and their product may overflow where the result does 
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from tiledsl import (
@@ -51,7 +51,7 @@ from tiledsl.dims import L, M
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper_tiles import matrix
 
-__all__ = ["SLOTS", "KBlocks", "NBlocks", "blocks_across", "of_planes", "promoted", "room_of_scales"]
+__all__ = ["ROOM_OF_SCALES", "KBlocks", "NBlocks", "blocks_across", "of_planes", "promoted", "room_of_scales"]
 
 
 class KBlocks(Dim):
@@ -68,6 +68,8 @@ SLOTS = (AHEAD + 1, 8, 32)
 """Of scales of A in shared memory: by block, warp of the accumulators and lane, of which each copies one. A warp has 16
 rows, and copies those of 32: a branch between products and the wait for them makes ptxas issue one more, an empty one.
 """
+ROOM_OF_SCALES = 4 * prod(SLOTS)
+"""Bytes of that."""
 PANEL = 8
 """Columns of an accumulator of which a thread has two in each of its rows, and the next eight behind them."""
 
@@ -79,10 +81,11 @@ def blocks_across(columns: int) -> int:
 
 @tile_function
 def promoted(
-    ring: Any, t: WorkItem, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any
+    ring: Any, t: WorkItem, A: Memory[Any], B: Memory[Any], shape: tuple[int, int], scales: Any, group: index
 ) -> Fragment[f32]:
     """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
-    f32. One warpgroup adds while others multiply. scales: None, or of A, of B, and `room_of_scales`."""
+    f32. One warpgroup adds while others multiply. scales: None, or of A, of B, and `room_of_scales`. group: the matrix
+    of B."""
     total = wgmma.accumulator(shape, f32).wait()
     if scales is None:
         for _ in t.k:
@@ -109,7 +112,7 @@ def promoted(
                 ptx.wait_group(AHEAD - 1)
                 syncwarp()  # they have arrived for all lanes, and those of the block before have been read
                 copy_scales(scale_a, room, t, row, block + i + AHEAD)
-                factors.append(of_elements(total, room, scale_b, t, block + i))
+                factors.append(of_elements(total, room, scale_b, t, group, block + i))
         for i in unroll(k.size // BLOCK):
             partial = products[i].wait()
             if i == 0 or block + i < scale_a.shape[2]:  # not 0 times a scale that is not there
@@ -174,14 +177,19 @@ def copy_scales(scale_a: Global[f32, L, M, KBlocks], room: SharedTile[f32], t: W
 
 @tile_function
 def of_elements(
-    x: Fragment[f32], room: SharedTile[f32], scale_b: Global[f32, L, KBlocks, NBlocks], t: WorkItem, block: index
+    x: Fragment[f32],
+    room: SharedTile[f32],
+    scale_b: Global[f32, L, KBlocks, NBlocks],
+    t: WorkItem,
+    group: index,
+    block: index,
 ) -> Fragment[f32]:
     """What each element of x is scaled by in this block of k."""
     columns, first, last = x.shape[1], t.n.start, scale_b.shape[2] - 1
     step, own = gcd(columns, BLOCK), (block % SLOTS[0], warp_id() % SLOTS[1], lane_id() // 4)
     of_a = [room[own], room[own[0], own[1], own[2] + 8]]
     block = minimum(block, scale_b.shape[1] - 1)
-    of_b = [scale_b[t.batch, block, minimum(first // BLOCK + i, last)] for i in range(blocks_across(columns))]
+    of_b = [scale_b[group, block, minimum(first // BLOCK + i, last)] for i in range(blocks_across(columns))]
     made = fragment(x.registers().shape, f32)
     for column in unroll(0, columns, step):
         if columns % BLOCK == 0:

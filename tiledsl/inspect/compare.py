@@ -11,6 +11,7 @@ from itertools import takewhile
 from tiledsl.backends.protocol import Resources
 from tiledsl.compilation.compiled import Compiled, seen
 from tiledsl.compilation.explain import printed_stages
+from tiledsl.compilation.stages import Stages
 from tiledsl.inspect.source_lines import read_ptx, read_sass
 
 CONTEXT = 3
@@ -45,6 +46,11 @@ def compare(a: Compiled, b: Compiled, parts: Sequence[str]) -> list[Difference]:
     """In the order of `parts`, which are of `PARTS`. Raises ToolNotFoundError for SASS without nvdisasm."""
     sides = _texts(a, parts), _texts(b, parts)
     return [_difference(part, *(texts[part] for texts in sides)) for part in parts]
+
+
+def compare_stages(a: Stages, b: Stages, stages: tuple[str, str]) -> Difference:
+    """The IR at two stages, names that `Stages.ir` takes."""
+    return _difference("ir", *(side.ir(stage).splitlines() for side, stage in zip((a, b), stages, strict=True)))
 
 
 def resources(compiled: Compiled) -> dict[str, object]:

@@ -38,7 +38,7 @@ def values_of(kernel: TileKernel, option: str, texts: list[str]) -> dict[str, in
             raise UsageError(f"{option} {text}: expected a size\n  fix: give 0 or more")
     if missing := [name for name in sizes_needed(kernel) if name not in values]:
         fix = " ".join(f"{option} {name}=..." for name in missing)
-        raise UsageError(f"the check of {kernel.name} needs {', '.join(missing)}\n  fix: add {fix}")
+        raise UsageError(f"a run of {kernel.name} needs {', '.join(missing)}\n  fix: add {fix}")
     return values
 
 

@@ -158,6 +158,15 @@ def _const_value(kernel: TileKernel, setting: str, type_: Any, text: str) -> Any
             return type_(text)
         except ValueError:
             expected = f"an {type_.__name__}"
+    elif get_origin(type_) is tuple:
+        texts = [part.strip() for part in text.strip("()[] ").split(",")]
+        parts = get_args(type_)
+        try:
+            if len(texts) == len(parts) and {*parts} <= {int, float, str}:
+                return tuple(part(each) for part, each in zip(parts, texts, strict=True))
+        except ValueError:
+            pass
+        expected = f"a {type_!r}, as 2,1"
     else:
         expected = f"a {type_!r}, which cannot be given on the command line"
     raise UsageError(

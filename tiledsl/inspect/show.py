@@ -36,12 +36,12 @@ def read_stage(
     asked = f"after:{after}" if after else "tile" if stage == "ir" else "thread"
     try:
         compiled = kernel.compile(arch, **settings)
-        return stage, compiled.ir(asked, locs=True) if stage == "ir" else getattr(compiled, stage), None
+        return stage, _ir(kernel, arch, settings, after) if stage == "ir" else getattr(compiled, stage), None
     except ToolNotFoundError:
         if stage == "sass":
             raise
         lowered = kernel.lower(arch, **settings)
-        return stage, lowered.ir(asked, locs=True) if stage == "ir" else getattr(lowered, stage), None
+        return stage, _ir(kernel, arch, settings, after) if stage == "ir" else getattr(lowered, stage), None
     except CompileError as error:
         if isinstance(error, AssemblerError) and stage != "ir":
             last = "ptx" if stage == "sass" else stage
@@ -56,6 +56,17 @@ def read_stage(
         if not texts:
             raise
         return "ir", texts.get(asked, [*texts.values()][-1]), error
+
+
+def _ir(kernel: TileKernel, arch: str, settings: Mapping[str, Any], after: str | None) -> str:
+    """The IR after a pass, or that of the frontend; no pass runs that comes later."""
+    from tiledsl.compilation.explain import printed_stages
+    from tiledsl.passes.pipeline import stages
+
+    spec, target = kernel.specialized(arch, settings)
+    asked = f"after:{after}" if after else "tile"
+    until = after or stages()[0]
+    return printed_stages(kernel.signature, spec, target, True, only=[asked], until=until)[asked]
 
 
 def render(text: str, stage: str, *, color: bool, source: bool = True, width: int = WIDTH) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tiledsl.passes.checks.spins import check_spins
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import expand
+from tiledsl.passes.lower.stamps import insert_stamps
 from tiledsl.passes.manager import Observer, Pass, run_passes, stages_of
 from tiledsl.passes.pipelining.async_groups import group_copies
 from tiledsl.passes.pipelining.loops import pipeline_loops
@@ -28,9 +29,11 @@ from tiledsl.passes.scalar.order_chains import order_chains
 from tiledsl.passes.scalar.unroll import unroll
 
 
-def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
+def pipeline(
+    *, shared_limit: int | None = None, target: str = "", bounds: bool = False, stamps: bool = False
+) -> list[Pass]:
     """All passes in order. `shared_limit`: bytes of shared memory that `target` allows a block. `bounds`: for the
-    emulator, with checks of accesses that are not proven in bounds (`expand`)."""
+    emulator, with checks of accesses that are not proven in bounds (`expand`). `stamps`: for a run that is measured."""
     checks: list[Pass] = []
     if shared_limit is not None:
         checks.append(Pass("check-shared-memory", partial(check_shared_memory, limit=shared_limit, target=target)))
@@ -81,6 +84,8 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         Pass("dce", drop_dead_code),
         # Last, since every other pass may move ops.
         Pass("order-chains", order_chains),
+        # Behind all, so that what is measured is otherwise the kernel as it is.
+        *([Pass("stamps", insert_stamps)] if stamps else []),
     ]
 
 
@@ -91,7 +96,7 @@ def stages() -> list[str]:
 
 def named_passes(*, shared_limit: int, target: str) -> dict[str, Pass]:
     """Every pass by its name; see `pipeline`."""
-    return {each.name: each for each in pipeline(shared_limit=shared_limit, target=target)}
+    return {each.name: each for each in pipeline(shared_limit=shared_limit, target=target, stamps=True)}
 
 
 def run_pipeline(
@@ -100,17 +105,18 @@ def run_pipeline(
     shared_limit: int | None = None,
     target: str = "",
     bounds: bool = False,
+    stamps: bool = False,
     verify_each: bool = False,
     observe: Observer | None = None,
     until: str | None = None,
 ) -> Kernel:
     """Take `kernel` from tile level to thread level, in place; returns it.
 
-    shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes. verify_each,
-    observe: see `run_passes`. until: the name of the last pass that is wanted. Raises CompileError where the kernel
-    asks for what cannot be had.
+    shared_limit, target, bounds, stamps: see `pipeline`; without a limit, any amount of shared memory passes.
+    verify_each, observe: see `run_passes`. until: the name of the last pass that is wanted. Raises CompileError where
+    the kernel asks for what cannot be had.
     """
-    passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds)
+    passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds, stamps=stamps)
     if until is not None:
-        passes = passes[: [item.name for item in passes].index(until) + 1]
+        passes = passes[: stages_of(passes).index(until) + 1]
     return run_passes(kernel, passes, verify_each=verify_each, observe=observe)

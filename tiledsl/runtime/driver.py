@@ -242,6 +242,17 @@ class Driver:
         records = Records(self._read_variable(module, PRINTS, what))
         self.prints.watch(self._give_memory(module, LINES, records.ring_bytes, what), records)
 
+    def read_variable(self, function: Any, name: str) -> bytes:
+        """The content of a variable of the module that `function`, a kernel, is in. Its context is active."""
+        module = self.check(self.cu.cuFuncGetModule(function), "finding a kernel's module")
+        return self._read_variable(module, name, name)
+
+    def clear_variable(self, function: Any, name: str) -> None:
+        """Fill such a variable with zeros."""
+        module = self.check(self.cu.cuFuncGetModule(function), "finding a kernel's module")
+        place, size = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {name}")
+        self.clear(int(place), int(size), 0)
+
     def _read_variable(self, module: Any, name: str, what: str) -> bytes:
         """The content of a variable of `module`, whose context is active; `what` names it in an error."""
         place, size = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")

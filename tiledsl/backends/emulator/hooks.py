@@ -221,6 +221,9 @@ class Hook:
     def on_fence(self, op: Op, kind: FenceKind, blocks: Ints, threads: Ints) -> None:
         """These threads execute a fence."""
 
+    def on_stamp(self, op: Op, blocks: Ints, warps: Ints, places: Ints) -> None:
+        """The warps `warps` of `blocks` (pairs) come to a stamp; `places` as in a record (`stamp_records`)."""
+
     def on_exit(self, blocks: Ints, warps: Ints) -> None:
         """These warps end."""
 

@@ -8,23 +8,28 @@ from typing import Any
 
 from tiledsl.backends.emulator.timeline import Timeline
 from tiledsl.backends.emulator.work import Work
-from tiledsl.errors import EmulatorError, Finding
+from tiledsl.errors import EmulatorError, Finding, HazardError
 from tiledsl.inspect.inputs import arguments_of, sizes_needed, values_of
+from tiledsl.inspect.report import data
 from tiledsl.inspect.report.data import Check
 from tiledsl.inspect.report.places import Places
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import Specialization
+from tiledsl.verdict import MOST
+
+DEADLOCK = "T401"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """With what its warps did, what the whole launch computed, if it ended, what was found, and the `sizes` that the
-    grid may name."""
+    """With what its warps did, what the whole launch computed, if it passed, what was found, the deadlock in which it
+    ended, if so, and the `sizes` that the grid may name."""
 
     check: Check
     timeline: Timeline | None = None
     work: Work | None = None
-    found: Finding | None = None
+    findings: list[data.Finding] = field(default_factory=list[data.Finding])
+    deadlock: Finding | None = None
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -47,16 +52,32 @@ def checked(
     dispatcher, timeline, work = kernel.dispatcher, Timeline(), Work()
     arguments = dispatcher.arguments(dispatcher.launcher.bind((), {**arrays, **consts}), "emulator")
     dispatcher.place(arguments)
+    found: list[Finding] = []
+
+    def take(error: HazardError) -> None:
+        found.append(error.finding)
+        if len(found) >= MOST:
+            raise error
+
     try:
-        dispatcher.emulate(arguments, Options(checks=True, hooks=(timeline, work)))
+        dispatcher.emulate(arguments, Options(checks=True, report=take, hooks=(timeline, work)))
     except EmulatorError as error:
-        fix = f"\nfix: {error.fix}" if error.fix else ""
-        place = places.of(error.loc)
-        for side in error.finding.sides:
-            places.of(side.loc)
-        text = places.shown(f"{error.finding.code}: {error.message}{fix}")
-        failed = Check(given, False, text, place)
-        return Checked(failed, timeline, None, error.finding)
+        if not found or found[-1] is not error.finding:
+            found.append(error.finding)
+    if found:
+        findings = [_finding(each, places) for each in found]
+        text = "\n\n".join(each.text for each in findings)
+        deadlock = next((each for each in found if each.code == DEADLOCK), None)
+        return Checked(Check(given, False, text, findings[0].place), timeline, None, findings, deadlock)
     passed = Check(given, True, "no race, no deadlock, no read of what was not written", -1)
     named = {p.name: p.default for p in kernel.signature.scalars} | values
     return Checked(passed, timeline, work, sizes={n: value for n, value in named.items() if isinstance(value, int)})
+
+
+def _finding(found: Finding, places: Places) -> data.Finding:
+    """With the lines of all sides."""
+    place = places.of(found.loc)
+    also = dict.fromkeys(places.of(side.loc) for side in found.sides)
+    fix = f"\nfix: {found.fix}" if found.fix else ""
+    text = places.shown(f"{found.code}: {found.message}{fix}")
+    return data.Finding("error", text, place, "timeline", [each for each in also if each not in (place, -1)])

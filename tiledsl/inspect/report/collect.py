@@ -16,6 +16,7 @@ from tiledsl.compilation.stages import label_of
 from tiledsl.errors import ToolNotFoundError
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.check import checked
+from tiledsl.inspect.report.measure import Run, measured
 from tiledsl.inspect.report.places import Places
 from tiledsl.inspect.report.roofline import roofline_of
 from tiledsl.inspect.report.stages import ir_stages, ptx_stage, sass_stage
@@ -48,11 +49,13 @@ class _Built:
     missing: str = ""
 
 
-def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: list[str]) -> data.Report:
+def collect(
+    kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: list[str], run: Run | None = None
+) -> data.Report:
     """Everything about `kernel`, compiled for `arch` with `settings`, which are consts and dtypes.
 
-    check: sizes to run `k.check` with (`check.checked`). Raises the errors of a compilation; without ptxas or nvdisasm
-    there is less in it.
+    check: sizes to run `k.check` with (`check.checked`). run: one that was measured. Raises the errors of a
+    compilation; without ptxas or nvdisasm there is less in it.
     """
     from tiledsl.backends.ptx.sass.report import sass_report
 
@@ -75,9 +78,10 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
     banks = banks_of(cast(BankReport, found["banks"]), places)
     ran = checked(kernel, spec, consts, check, places)
     role_list, rings = [*roles_of(roles, places)], [*rings_of(roles, places)]
+    timeline = timeline_of(ran.timeline, ran.deadlock, role_list, rings, places) if ran.timeline is not None else None
     return data.Report(
         kernel=_facts(kernel, spec, arch, label, built, at),
-        findings=[*_findings(ran.check, sass, banks, missing)],
+        findings=[*_findings(ran.findings, sass, banks, missing)],
         ir=ir,
         ptx=ptx,
         sass=sass,
@@ -92,7 +96,8 @@ def collect(kernel: TileKernel, arch: str, settings: Mapping[str, Any], check: l
         loops=loops_of(pipeline, places),
         groups=[*pipeline.groups],
         check=ran.check,
-        timeline=timeline_of(ran.timeline, ran.found, role_list, rings, places) if ran.timeline is not None else None,
+        timeline=timeline,
+        measured=measured(kernel, spec, arch, consts, run, role_list, rings, places) if run is not None else None,
         roofline=roofline_of(ran.work, arch, built.grid, ran.sizes) if ran.work is not None else None,
         provenance=_provenance(kernel, arch, settings, built),
         cubin=b64encode(built.cubin).decode(),
@@ -208,11 +213,12 @@ def rings_of(report: RolesReport, places: Places) -> Iterator[data.Ring]:
         )
 
 
-def _findings(check: data.Check, sass: data.Sass | None, banks: data.Banks, missing: str) -> Iterator[data.Finding]:
+def _findings(
+    of_check: list[data.Finding], sass: data.Sass | None, banks: data.Banks, missing: str
+) -> Iterator[data.Finding]:
     if missing:
         yield data.Finding("note", f"incomplete: {missing}", -1)
-    if check.sizes is not None and not check.passed:
-        yield data.Finding("error", f"check: {check.text}", check.place, "timeline")
+    yield from of_check
     spills = sass.spills if sass is not None else []
     for place, stores, loads in sorted(spills, key=lambda spill: -spill[1] - spill[2]):
         text = f"spills: {_plural(stores, 'store')} and {_plural(loads, 'load')} of local memory"

@@ -8,6 +8,7 @@ links.js says how.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -17,6 +18,9 @@ from tiledsl.passes.banks.bank_report import AccessReport, TileReport
 
 VERSION = 1
 """Of this structure. A field that is gone, or means something else, is a new version; a new field is not."""
+
+MOST_DRAWN = 6000
+"""Waits and phases of a timeline."""
 
 Place = tuple[int, int, int, int]
 """(index into `Report.files`, line, column or 0, place of the call or -1)"""
@@ -216,7 +220,7 @@ class Banks:
 @dataclass(frozen=True)
 class Check:
     """`sizes`: what the kernel ran with on the emulator; None if it did not run, and `text` says how to. text: the
-    error, or what was found to be right."""
+    errors, or what was found to be right."""
 
     sizes: dict[str, str] | None
     passed: bool
@@ -253,7 +257,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """A warp of the first cluster. end: its clock at the end of the run, in ops that it executed."""
+    """A warp of the first cluster. end: its clock at the end of the run."""
 
     rank: int
     warp: int
@@ -271,11 +275,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What warps did in the run of the check, on clocks that `backends.emulator.timeline` explains.
+    """What warps did in a run: in that of the check, on clocks that `backends.emulator.timeline` explains, or in one
+    that was measured (`stamped`).
 
     barriers: names. waits: (row, start, end, barrier, row that released it or -1, place). phases: of barriers that
     ended: (barrier, time, row that released it). stuck: rows of a deadlock: (row, what it does, place). full_at: events
-    from then on are left out; None: none is.
+    from then on are left out; None: none is. unit: of time, "ops" of the emulator or "clocks" of an SM. work: those of
+    `barriers` that stand for asynchronous work that is waited for.
     """
 
     rows: list[TimelineRow]
@@ -285,16 +291,38 @@ class Timeline:
     slots: list[Slot]
     stuck: list[tuple[int, str, int]]
     full_at: int | None
+    unit: Literal["ops", "clocks"] = "ops"
+    work: list[int] = field(default_factory=list[int])
+
+
+def role_of(roles: Sequence[Role], warp: int) -> str:
+    return next((r.title for r in roles if r.first_warp <= warp < r.first_warp + r.warps), "")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run on a GPU. us: median and least time of the kernel as it is, back to back; of the build with stamps, the
+    median, and whether its results were the same. mhz: of the SMs' clock in that run, 0 if it was too short to tell."""
+
+    gpu: str
+    sizes: dict[str, str]
+    us: tuple[float, float]
+    us_stamped: float
+    same: bool
+    mhz: int
+    timeline: Timeline
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What to look at first. part: of the page, which shows more; ""."""
+    """What to look at first. part: of the page, which shows more; "". also: other places that it is about, as those of
+    the two accesses of a race."""
 
     level: Literal["error", "warning", "note"]
     text: str
     place: int
     part: str = ""
+    also: list[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True)
@@ -322,6 +350,7 @@ class Report:
     check: Check
     timeline: Timeline | None
     roofline: Roofline | None
+    measured: Measured | None
     provenance: dict[str, str]
     cubin: str
     schema: str = field(default="tiledsl.report", init=False)

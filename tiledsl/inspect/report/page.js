@@ -173,7 +173,7 @@ class Page {
     this.slider();
     this.stage(this.data.ir.stages.length - 1);
     for (const finding of data.findings)
-      for (const place of chain(data, finding.place))
+      for (const place of [finding.place, ...finding.also].flatMap((each) => chain(data, each)))
         for (const row of this.index.pythonByLine.get(lineOf(data, place)) || []) if (!this.found.has(row)) this.found.set(row, finding);
     this.fillPanes();
     addEventListener("hashchange", () => this.follow());
@@ -270,7 +270,7 @@ class Page {
   clear() {
     this.selected = undefined;
     this.light({ python: [], ir: [], ptx: [], sass: [] });
-    history.replaceState(null, "", location.pathname + location.search);
+    history.replaceState(null, "", "#");
     document.getElementById("status").textContent = "";
   }
 
@@ -348,8 +348,8 @@ function drawHead(data) {
 }
 
 function drawFindings(data, page) {
-  const found = data.findings.map(({ level, text, place, part }) => element("li", { class: level }, element("b", {}, level),
-    place >= 0 ? page.at(place) : "", element("span", {}, text, ...(part ? [" ", element("a", { href: "#" + part }, "more")] : []))));
+  const found = data.findings.map(({ level, text, place, part, also }) => element("li", { class: level }, element("b", {}, level),
+    place >= 0 ? page.at(place) : "", ...also.flatMap((each) => [" ", page.at(each)]), element("span", {}, text, ...(part ? [" ", element("a", { href: "#" + part }, "more")] : []))));
   into("findings", found.length ? element("ul", { class: "findings" }, ...found)
     : element("p", {}, "No spills, no bank conflicts, no access whose wavefronts are unknown" + (data.check.passed ? ", and the check passed." : ". The check did not run.")));
 }

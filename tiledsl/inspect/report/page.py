@@ -21,19 +21,25 @@ SCRIPTS = ("links.js", "shared.js", "fragments.js", "timeline.js", "roofline.js"
 """The last one draws the page when it is loaded."""
 
 
-FILES = ("page.html", "page.css", *SCRIPTS)
-
-
 def page(report: Report) -> str:
     """The text of the file, whose encoding is UTF-8."""
-    html, style, *scripts = (FOLDER.joinpath(name).read_text(encoding="utf-8") for name in FILES)
-    script = "".join(scripts)
+    html, style = (FOLDER.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.css"))
+    script = script_of_page()
     return Template(html).substitute(
         # A name may hold what UTF-8 has no bytes for.
         title=escape(f"{report.kernel.label} for {report.kernel.arch}").encode("ascii", "xmlcharrefreplace").decode(),
         style=style,
         script=script,
-        hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        hash=digest(script),
         # "<" would end the element, or begin a comment in it.
         data=report.to_json().replace("<", "\\u003c"),
     )
+
+
+def script_of_page() -> str:
+    return "".join(FOLDER.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
+
+
+def digest(script: str) -> str:
+    """As a policy names a script."""
+    return b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -2,7 +2,8 @@
 
 // Both axes are logarithmic: operations a byte, and TFLOP/s. Marks: where the kernel is if each byte moves once, and if
 // every access goes to memory.
-function rooflineChart(roofs, marks) {
+// dot: [operations a byte, TFLOP/s] of a run that was measured.
+function rooflineChart(roofs, marks, dot) {
   const left = 52, top = 8, wide = 460, high = 200, width = left + wide + 12, height = top + high + 34;
   const ridges = roofs.map((roof) => roof.peak / roof.memory), most = highest(roofs.map((roof) => roof.peak)) * 2;
   const from = Math.min(...marks.map(([, at]) => at), ...ridges) / 4, to = Math.max(...marks.map(([, at]) => at), ...ridges) * 4;
@@ -18,8 +19,22 @@ function rooflineChart(roofs, marks) {
       label(x(ridge), y(roof.peak) - 4 - 9 * i, roof.gpu, "end"));
   }
   for (const [i, [name, at]] of marks.entries()) chart.append(svg("line", { class: "mark", x1: x(at), x2: x(at), y1: top, y2: top + high }), label(x(at) + 3, top + high - 5 - 10 * i, name, "start"));
+  if (dot) chart.append(svg("circle", { class: "dot", cx: x(dot[0]), cy: y(dot[1]), r: 4 }), label(x(dot[0]) - 6, y(dot[1]) + 3, "measured", "end"));
   chart.append(label(left + wide / 2, top + high + 28, "operations a byte of memory"), label(left - 4, top + 8, "TFLOP/s", "end"));
   return element("div", { class: "scroll" }, chart);
+}
+
+// Did the check and the measurement run with the same sizes?
+const sameRun = ({ check, measured }) => Boolean(measured && JSON.stringify(Object.entries(check.sizes).sort()) === JSON.stringify(Object.entries(measured.sizes).sort()));
+
+function measuredBeside(data, operations) {
+  const { measured, roofline } = data;
+  if (!measured) return [];
+  if (!sameRun(data)) return [element("p", { class: "dim" }, `The time that was measured, ${shown(measured.us[0])} us, is of other sizes: give those to --check to compare.`)];
+  const [us, least] = measured.us, roof = roofline.roofs.find((each) => measured.gpu.includes(each.gpu.split(" ")[0]));
+  const share = roof && (100 * roof.us[roof.limiter]) / us;
+  return [element("p", {}, element("b", {}, `Measured on ${measured.gpu}: ${shown(us)} us`), ` (median; least ${shown(least)} us), ${shown(operations / us / 1e6)} TFLOP/s`
+    + (roof ? `. The ${roof.limiter} of ${roof.gpu} alone need ${shown(roof.us[roof.limiter])} us, ${shown(share)}% of it.` : "."))];
 }
 
 function drawRoofline(data) {
@@ -37,8 +52,9 @@ function drawRoofline(data) {
   into("roofline", table(["GPU", "blocks", "SMs with a block", ...units.map((unit) => unit + ", us"), "limited by"], roofs.map((roof) => [
     `${roof.gpu} (${roof.mhz} MHz, ${shown(roof.memory)} TB/s)`, count(roof.blocks), `${Math.min(roof.blocks, roof.processors)} of ${roof.processors}`,
     ...units.map((unit) => String(roof.us[unit] ?? 0)), roof.limiter]), [1, 2, ...units.map((_, i) => i + 3)]),
-  roofs.every((roof) => roof.peak) ? rooflineChart(roofs, [["each byte once", all / distinct], ...(asked > distinct * 1.02 ? [["as asked for", all / asked]] : [])]) : "",
-  element("p", { class: "dim" }, "Predicted, not measured: what each unit needs at least, at the rates of the datasheets. Left out: latency, the time of a launch and of its start and end, "
+  ...measuredBeside(data, all),
+  roofs.every((roof) => roof.peak) ? rooflineChart(roofs, [["each byte once", all / distinct], ...(asked > distinct * 1.02 ? [["as asked for", all / asked]] : [])], sameRun(data) && [all / distinct, all / data.measured.us[0] / 1e6]) : "",
+  element("p", { class: "dim" }, "Predicted: what each unit needs at least, at the rates of the datasheets. Left out: latency, the time of a launch and of its start and end, "
     + "L2 and shared memory, the issue of instructions, waves that fill only a part of the SMs, a clock that power limits. Integers and functions other than fma, add, sub and mul are not counted."));
 }
 

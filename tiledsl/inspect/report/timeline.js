@@ -1,8 +1,13 @@
-// What warps did in the run of the check: a row for each warp and each slot of a ring, time to the right.
+// What warps did in a run: a row for each warp and each slot of a ring, time to the right. There are two of them at most,
+// that of the check and one that was measured.
 
 const LANE = 16; // a row of the chart
 const MOST_ARROWS = 400;
 const MOST_BARRIERS = 40;
+const WORDS = {
+  ops: { span: "ops", full: "is full", slot: " a slot of a ring is full " },
+  clocks: { span: "clocks", full: "is in use", slot: " a slot of a ring is in use " },
+};
 
 // "warp 4 of consumer"
 const warpName = (timeline, number) => {
@@ -17,21 +22,21 @@ function waitTable(timeline, page) {
   const found = new Map();
   for (const [row, start, end, barrier, by, place] of timeline.waits) {
     const name = timeline.barriers[barrier].replace(/\[\d+\]|( of block \d+)$/g, ""), key = [group(timeline, row), name, group(timeline, by), place].join("|");
-    const entry = found.get(key) || { of: group(timeline, row), name, by: group(timeline, by), place, count: 0, ops: 0 };
+    const entry = found.get(key) || { of: group(timeline, row), name, by: group(timeline, by), place, count: 0, time: 0 };
     entry.count += 1;
-    entry.ops += end - start;
+    entry.time += end - start;
     found.set(key, entry);
   }
-  const rows = [...found.values()].sort((a, b) => b.ops - a.ops).slice(0, 30);
-  return table(["who waits", "at", "for", "released by", "waits", "ops in all"], rows.map((each) =>
-    [each.of, page.at(each.place), each.name, each.by, count(each.count), count(each.ops)]), [4, 5]);
+  const rows = [...found.values()].sort((a, b) => b.time - a.time).slice(0, 30);
+  return table(["who waits", "at", "for", "released by", "waits", `${timeline.unit} in all`], rows.map((each) =>
+    [each.of, page.at(each.place), each.name, each.by, count(each.count), count(each.time)]), [4, 5]);
 }
 
 class Chart {
   constructor(timeline, page) {
-    Object.assign(this, { timeline, page, zoom: 1 });
+    Object.assign(this, { timeline, page, zoom: 1, words: WORDS[timeline.unit] });
     // Those of rings are drawn as slots.
-    const shown = timeline.barriers.map((name, i) => i).filter((i) => !timeline.slots.length || !/^(full|empty)\d*\[/.test(timeline.barriers[i]));
+    const shown = timeline.barriers.map((name, i) => i).filter((i) => !timeline.work.includes(i) && (!timeline.slots.length || !/^(full|empty)\d*\[/.test(timeline.barriers[i])));
     this.barriers = shown.slice(0, MOST_BARRIERS);
     this.end = Math.max(1, Math.min(highest(timeline.rows.map((row) => row.end)), timeline.full_at ?? Infinity));
     this.box = element("div", { class: "scroll chart", tabindex: 0, "aria-label": "Timeline of warps" });
@@ -66,11 +71,11 @@ class Chart {
       if (until) bar("run", 0, until, i, `${warpName(timeline, i)}: runs until ${row.end}`);
     });
     timeline.waits.forEach(([row, from, to, barrier, by], i) =>
-      bar("wait", from, Math.min(to, end), row, `${warpName(timeline, row)} waits from ${from} to ${to} for ${timeline.barriers[barrier]}` + (by >= 0 ? `, released by ${warpName(timeline, by)}` : ""), { "data-wait": i }));
+      bar(timeline.work.includes(barrier) ? "wait work" : "wait", from, Math.min(to, end), row, `${warpName(timeline, row)} waits from ${from} to ${to} for ${timeline.barriers[barrier]}` + (by >= 0 ? `, released by ${warpName(timeline, by)}` : ""), { "data-wait": i }));
     for (const [row, does] of timeline.stuck) bar("stuck", Math.min(rows[row].end, end), end * 1.08, row, `${warpName(timeline, row)} ${does}, for ever`);
     slots.forEach((slot, i) => {
       name(rows.length + i, slot.name);
-      slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : Math.min(free, end), rows.length + i, `${slot.name} is full from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
+      slot.spans.forEach(([full, free], use) => bar("full", full, free < 0 ? end : Math.min(free, end), rows.length + i, `${slot.name} ${this.words.full} from ${full} ${free < 0 ? "on" : "to " + free} (use ${use + 1})`));
     });
     barriers.forEach((barrier, i) => name(rows.length + slots.length + i, timeline.barriers[barrier]));
     for (const [barrier, time, by] of timeline.phases) {
@@ -91,23 +96,40 @@ class Chart {
   select(number) {
     const wait = this.timeline.waits[number], [row, from, to, barrier, by, place] = wait;
     this.arrow(wait, "release chosen");
-    this.told.replaceChildren(`${warpName(this.timeline, row)} waits for ${this.timeline.barriers[barrier]}, ops ${from} to ${to}, `, this.page.at(place),
+    this.told.replaceChildren(`${warpName(this.timeline, row)} waits for ${this.timeline.barriers[barrier]}, ${this.words.span} ${from} to ${to}, `, this.page.at(place),
       by >= 0 ? `. ${warpName(this.timeline, by)} released it.` : ".");
   }
 }
 
-function drawTimeline(data, page) {
-  const { timeline } = data;
-  if (!timeline) return into("timeline", element("p", { class: "dim" }, `The check did not run. ${data.check.text}`));
-  if (!timeline.rows.length) return into("timeline", element("p", { class: "dim" }, "No block ran."));
-  const blocks = new Set(timeline.rows.map((row) => row.rank)).size;
-  into("timeline", element("p", {}, `What ${blocks > 1 ? `the ${blocks} blocks of the first cluster` : "the first block"} did in the run of the check. Time is the number of ops that a warp has executed on the emulator; `
-    + "a wait ends when what it waits for is released. Copies and tensor cores take no time: this shows who waits for whom, and predicts no times."),
-  timeline.full_at === null ? "" : element("p", { class: "warning" }, element("b", {}, `Cut off: events from ${count(timeline.full_at)} on are left out.`)),
-  timeline.stuck.length ? element("p", { class: "error" }, element("b", {}, `${plural(timeline.stuck.length, "warp")} ${timeline.stuck.length === 1 ? "waits" : "wait"} for ever (red).`)) : "",
-  new Chart(timeline, page).root,
-  element("p", { class: "dim legend" }, element("i", { class: "run" }), " runs ", element("i", { class: "wait" }), " waits ", element("i", { class: "full" }), " a slot of a ring is full ", element("i", { class: "phase" }), " a phase of a barrier ends",
-    ...(timeline.stuck.length ? [" ", element("i", { class: "stuck" }), " waits for ever"] : []), ". Lines lead from who releases to who waited."),
-  timeline.waits.length ? waitTable(timeline, page) : "");
+// The chart of a run with what it means, below `about`.
+function drawnRun(timeline, page, about) {
+  const words = WORDS[timeline.unit];
+  return [element("p", {}, about),
+    timeline.full_at === null ? "" : element("p", { class: "warning" }, element("b", {}, `Cut off: events from ${count(timeline.full_at)} on are left out.`)),
+    timeline.stuck.length ? element("p", { class: "error" }, element("b", {}, `${plural(timeline.stuck.length, "warp")} ${timeline.stuck.length === 1 ? "waits" : "wait"} for ever (red).`)) : "",
+    new Chart(timeline, page).root,
+    element("p", { class: "dim legend" }, element("i", { class: "run" }), " runs ", element("i", { class: "wait" }), " waits ",
+      ...(timeline.work.length ? [element("i", { class: "work" }), " waits for products or copies "] : []),
+      element("i", { class: "full" }), words.slot, element("i", { class: "phase" }), " a phase of a barrier ends",
+      ...(timeline.stuck.length ? [" ", element("i", { class: "stuck" }), " waits for ever"] : []), ". Lines lead from who releases to who waited."),
+    timeline.waits.length ? waitTable(timeline, page) : ""];
 }
 
+const ofBlocks = (timeline) => {
+  const blocks = new Set(timeline.rows.map((row) => row.rank)).size;
+  return blocks > 1 ? `the ${blocks} blocks of the first cluster` : "the first block";
+};
+
+function drawTimeline(data, page) {
+  const { timeline, measured } = data;
+  if (!timeline) into("timeline", element("p", { class: "dim" }, `The check did not run. ${data.check.text}`));
+  else if (!timeline.rows.length) into("timeline", element("p", { class: "dim" }, "No block ran."));
+  else into("timeline", measured ? element("h3", {}, "On the emulator") : "", ...drawnRun(timeline, page,
+    `What ${ofBlocks(timeline)} did in the run of the check. Time is the number of ops that a warp has executed on the emulator; `
+    + "a wait ends when what it waits for is released. Copies and tensor cores take no time: this shows who waits for whom, and predicts no times."));
+  if (!measured) return;
+  const { us, us_stamped, mhz, gpu, same } = measured, sizes = Object.entries(measured.sizes).map(([name, value]) => `${name}=${value}`).join(", ");
+  into("timeline", element("h3", {}, `Measured on ${gpu}`), same ? "" : element("p", { class: "warning" }, element("b", {}, "The build with stamps gave other results than the kernel.")),
+    ...drawnRun(measured.timeline, page, `What ${ofBlocks(measured.timeline)} did in a run with ${sizes}. Time is in clocks of the SM${mhz ? ` (${count(mhz)} MHz)` : ""}, read by a build of the kernel that stamps it: `
+      + `that takes ${shown(us_stamped)} us, the kernel as it is ${shown(us[0])} us (median; least ${shown(us[1])} us).`));
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiledsl.ir.core import Op, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING
-from tiledsl.ir.types import BOOL, DType
+from tiledsl.ir.types import BOOL, DType, PtrType
 
 
 class _Debug(Op):
@@ -47,3 +47,33 @@ class Breakpoint(_Debug):
 
     def verify(self) -> None:
         self.require(len(self.names) == len(self.operands), "one name an operand")
+
+
+class Stamp(_Debug):
+    """Notes the time at which each warp comes here, of the blocks of the first cluster, in a build that is measured
+    (`passes.lower.stamps`). No other build has any.
+
+    `site`: its number. `event`: the kernel begins or ends; the warp comes to a wait, or has waited; or it arrives.
+    `at`: at what; "" for the kernel itself. The operands say which one it is: the mbarrier's place, with the rank of
+    its block if it is another one's; of a named barrier what is added to `number`, if anything. Of a wait for
+    asynchronous work, `work` says of which kind.
+    """
+
+    name = "debug.stamp"
+    stays = "io"
+    level = "thread"
+    called = "a stamp"
+    site = attribute(int, least=0)
+    event = attribute(str, among=("begin", "end", "wait", "waited", "arrive"))
+    at = attribute(str, "", among=("", "mbarrier", "named", "block", "cluster", "work"))
+    number = attribute(int, 0, least=0)
+    work = attribute(str, "")
+    which = operands(0)
+
+    def verify(self) -> None:
+        kinds = ["at a place" if isinstance(v.type, PtrType) else str(v.type) for v in self.operands]
+        taken: dict[str, tuple[list[str], ...]] = {
+            "mbarrier": (["at a place"], ["at a place", "i32"]),
+            "named": ([], ["i32"]),
+        }
+        self.require(kinds in taken.get(self.at, ([],)), f"a stamp at {self.at or 'nothing'} takes other operands")

@@ -11,8 +11,10 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import first_of, name_threads
+from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.print_records import line_text
+from tiledsl.backends.stamp_records import RANK
 from tiledsl.errors import EmulatorError, render_at
 from tiledsl.ir.ops import debug, ptx
 from tiledsl.ir.semantics import numpy_dtype
@@ -61,6 +63,22 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
     call = ast.increment_lineno(ast.parse("__breakpointhook__()"), max(op.loc.line, 1) - 1)
     code = compile(call, op.loc.file, "exec").replace(co_name=op.loc.function or "<kernel>")
     exec(code, {"__breakpointhook__": sys.breakpointhook}, visible)
+
+
+@rule(debug.Stamp)
+def stamp(c: Cohort, op: debug.Stamp, *which: Any) -> None:
+    """The first lane of each warp, as on a GPU."""
+    lanes = c.active() & (np.arange(WARP) == 0)
+    blocks, threads = c.lanes_of(lanes)
+    places = np.zeros(len(blocks), np.int64)
+    if op.at == "mbarrier":
+        _, address, rank = located(c, op, 0, which)
+        places = c.spread(address)[lanes]
+        if rank:
+            places = places | (c.spread(rank[0])[lanes].astype(np.int64) + 1) << RANK
+    elif which:
+        places = c.spread(which[0])[lanes].astype(np.int64)
+    c.chunk.hook.on_stamp(op, blocks, threads // WARP, places)
 
 
 # -- raw PTX ----------------------------------------------------------------------------------------
