@@ -316,6 +316,14 @@ _TABLE = [
         "    if warp_id() == 1:\n        ptx.mbarrier_arrive(empty, 0)",
     ),
     Kind(
+        "T422",
+        "second arrival at a cluster's barrier",
+        "A warp arrives at the barrier of its cluster, and has not waited there since it arrived before: it may count "
+        "for another one.",
+        "wait once behind each arrival: ptx.cluster_arrive(), ptx.cluster_wait()",
+        "ptx.cluster_arrive()\nptx.cluster_arrive()",
+    ),
+    Kind(
         "T501",
         "out of bounds",
         "An access is outside its tensor or tile.",

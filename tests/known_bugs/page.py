@@ -31,12 +31,13 @@ and a test compares the two.
 
 Beside its verdict is that of compute-sanitizer on an H200: which of memcheck, racecheck and synccheck report an error;
 "hangs" and "fails": none does, but the kernel hangs or fails under one, which does not say why. Of the bugs with a
-public thread that compile, {reported} of {run} are reported by a tool, and {stuck} more hang or fail; of {pairs_run} pairs of the
-textbooks, {pairs_reported} are reported. The tools also report errors of {false} of the {twins} mended twins: racecheck where mbarriers,
-a barrier of the cluster or atomic operations order the accesses, synccheck where warps meet at named barriers. The
-checks of all bugs together took {ours:.1f} s; the three tools took {tools:.0f} s for a kernel at the median, with 20
-processes at a time, most of it to start. [All verdicts and times](../benchmarks/results/known_bugs.md) are of
-`python -m benchmarks.known_bugs`, which needs a GPU.
+public thread that compile, {reported} of {run} are reported by a tool, and {stuck} more hang or fail; of {pairs_run}
+pairs of the textbooks, {pairs_reported} are reported. The tools also report errors of {false} of the {twins} mended
+twins: racecheck where mbarriers, a barrier of the cluster or atomic operations order the accesses, synccheck where
+warps meet at named barriers. The checks of all bugs together took {ours:.1f} s; the three tools took {tools:.0f} s for
+a kernel at the median, with 20 processes at a time, most of it to start.
+[All verdicts and times](../benchmarks/results/known_bugs.md) are of `python -m benchmarks.known_bugs`, which needs a
+GPU.
 
 ## With a public thread
 

@@ -56,7 +56,7 @@ def released_before_the_wait(
     with role("math"):
         acc = wgmma.accumulator((64, 8), f32)
         for k in range(K // 64):
-            ptx.mbarrier_wait(full, 0, parity=u32(k % 2))
+            ptx.mbarrier_wait(full, 0, parity=u32(k % 2))  # found: T421
             ptx.wgmma_fence()
             acc = wgmma(a, b.T, acc)
             ptx.wgmma_commit()

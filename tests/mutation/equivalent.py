@@ -67,6 +67,8 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return "a wait for nothing"
     if op.name == "gpu.named_barrier" and not change.past and _rounds(made.lowered, made) == _rounds(mutant, made):
         return "a named barrier by another number, at which the same warps meet"
+    if op.name == "mem.shared_base" and _is_free(made.lowered, op) and _is_free(mutant, op, at=change.what):
+        return "a tile at other bytes, of which no other tile has one"
     if change.past and _other_elements(made, op, change.past):
         return "moved past accesses of its thread to other elements"
     return ""
@@ -232,6 +234,15 @@ def _is_not_read(op: Op, change: Change) -> bool:
     adds = op.operands[0].op
     begins = len(op.operands) - len(op.results)
     return int(found[1]) >= begins and adds is not None and adds.attrs.get("value") is False
+
+
+def _is_free(kernel: Kernel, op: Op, at: str = "") -> bool:
+    """Do the bytes of a tile belong to no other one? at: "offset a -> b", in the place of its own offset."""
+    begin = int(at.split()[-1]) if at else op.attrs["offset"]
+    tiles = [(each.attrs["offset"], each.attrs["bytes"]) for each in kernel.walk() if each.name == op.name]
+    mine = tiles.index((begin, op.attrs["bytes"])) if (begin, op.attrs["bytes"]) in tiles else -1
+    others = [each for number, each in enumerate(tiles) if number != mine]
+    return mine >= 0 and all(a + n <= begin or begin + op.attrs["bytes"] <= a for a, n in others)
 
 
 class _Waits(Hook):

@@ -52,7 +52,7 @@ def _column(mutant: Mutant, result: Result) -> str:
     if result.outcome not in OUTCOMES[-3:]:
         return result.outcome
     reason = _reason(mutant) if result.outcome == "survived" else None
-    return "reviewed" if reason is not None and not reason.miss else "miss"
+    return "reviewed" if reason is not None else "miss"
 
 
 def _reason(mutant: Mutant) -> Reason | None:
@@ -78,7 +78,7 @@ def _reviewed(results: Results) -> str:
     """By reason. One that nothing needs is shown, too: it is to be deleted where all mutants ran."""
     left = [m for m, r in results if r.outcome == "survived"]
     found = Counter(id(reason) for reason in map(_reason, left) if reason is not None)
-    rows = [[f"{'miss: ' * reason.miss}{reason.text}", found[id(reason)]] for reason in REASONS]
+    rows = [[reason.text, found[id(reason)]] for reason in REASONS]
     return table(["reviewed reason", "mutants"], rows)
 
 

@@ -139,7 +139,7 @@ _ALL = [
     Subject(
         "hopper_fastest, add",
         "hopper_fastest",
-        {**SMALL, "STAGES": 2, "INSTANCES": 2, "ADD_C": True, "GROUP": 2},
+        {"BM": 64, "BN": 128, "STAGES": 2, "INSTANCES": 2, "ADD_C": True, "GROUP": 2},
         (Input(199, 133, 195, 0.5, -1.5), Input(192, 128, 192, 1.0, 2.0), Input(199, 133, 0, 1.0, 2.0)),
     ),
     Subject("hopper_scaled", "hopper_scaled", {"STAGES": 2}, (Input(135, 133, 640),), "e4m3", pad=(8, 16, 32)),

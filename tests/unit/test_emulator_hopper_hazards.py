@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulator_rings import CHECKED, CLUSTER, RING, kernel_of, operands, pieces_of, run_ring
 
-from tiledsl import Global, const, f32, grid, ptx, threads, tile_kernel, warp_id
+from tiledsl import Const, Global, const, f32, grid, ptx, threads, tile_kernel, warp_id
 from tiledsl.backends.emulator import Options, run
 from tiledsl.dims import N
 from tiledsl.errors import EmulatorError, HazardError
@@ -314,3 +314,24 @@ def test_results_do_not_need_the_checks() -> None:
     arrays = operands(64, 32, 64)
     run(kernel, arrays)
     assert not np.array_equal(arrays["C"], arrays["A"].astype(np.float32) @ arrays["B"].astype(np.float32).T)
+
+
+@tile_kernel(arch="sm_90a")
+def arrives_again(Y: Global[f32, N], *, SAFE: Const[bool] = False):
+    """Where one warp arrives twice, the barrier of the cluster opens without the other one."""
+    b = grid(2, cluster=(2,))
+    t = threads(64)
+    if SAFE or warp_id() == 0:
+        ptx.cluster_arrive()
+        if SAFE:
+            ptx.cluster_wait()
+        ptx.cluster_arrive()
+    ptx.cluster_wait()
+    Y[b * 64 + t] = f32(1)
+
+
+def test_a_second_arrival_at_the_barrier_of_a_cluster() -> None:
+    assert arrives_again.check(np.zeros(128, np.float32), SAFE=True)
+    result = arrives_again.check(np.zeros(128, np.float32), raises=False)
+    assert [finding.code for finding in result.findings] == ["T422"]
+    assert "warp 0 arrives at its cluster's barrier, and has not waited there" in str(result)

@@ -166,7 +166,7 @@ class NamedBarriers:
 
 class ClusterBarriers:
     """One of each cluster: `arrived` [clusters] warps of the `alive` that have not ended; `rounds` that have ended;
-    `waits` [blocks, warps]: how many of those each warp has waited for."""
+    `waits` [blocks, warps]: how many of those each warp has waited for; `arrivals`: how often it has arrived."""
 
     def __init__(self, first: int, clusters: Ints, warps: int, hook: Hook) -> None:
         """`clusters`: of each block, the number of its cluster."""
@@ -174,11 +174,17 @@ class ClusterBarriers:
         count = int(clusters.max()) + 1
         self.alive = np.bincount(clusters, minlength=count) * warps
         self.arrived, self.rounds = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.waits = np.zeros((len(clusters), warps), np.int64)
+        self.waits, self.arrivals = (np.zeros((len(clusters), warps), np.int64) for _ in range(2))
 
     def arrive(self, op: Op, rows: Ints, warps: Ints) -> None:
-        """One warp an entry arrives."""
+        """One warp an entry arrives, and waits before it does so again: else it would count for another one."""
         blocks = rows + self.first
+        for at in np.flatnonzero(self.arrivals[rows, warps] > self.waits[rows, warps])[:1]:
+            message = (
+                f"warp {warps[at]} arrives at its cluster's barrier, and has not waited there since it has arrived"
+            )
+            raise HazardError(message, op.loc, "wait once behind each arrival", code="T422")
+        self.arrivals[rows, warps] += 1
         self.hook.on_arrive(Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(rows)))
         np.add.at(self.arrived, self.clusters[rows], 1)
         self.complete()

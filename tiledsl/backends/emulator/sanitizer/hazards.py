@@ -160,6 +160,9 @@ class _Blocks(Hook):
             cells, wrong = self.cells.touched(access), self.reports.wrong
             if access.until == "mbarrier":
                 self.counted(access)
+            elif access.until == "wgmma" and self.mbarriers.phases.products.fresh.any():
+                at = slice(None, None, access.run)
+                self.mbarriers.phases.products.begin(*self.warps_of(access.blocks[at], access.threads[at]))
             if self.shared:
                 self.touch(self.memory.touch(access, cells))
             if self.last_writes is not None:
@@ -201,6 +204,11 @@ class _Blocks(Hook):
             self.memory.against_readers(touch)
         self.memory.begin_writing(touch)
 
+    def warps_of(self, blocks: Ints, threads: Ints) -> tuple[Ints, Ints]:
+        """The rows and warps of these threads, each once."""
+        warps = np.unique((blocks - self.first) * self.clocks.warps + threads // WARP)
+        return np.divmod(warps, self.clocks.warps)
+
     def counted(self, access: Access) -> None:
         """Copies begin whose bytes mbarriers count."""
         assert access.mbarriers is not None
@@ -229,13 +237,15 @@ class _Blocks(Hook):
         if self.globals is not None:
             self.globals.commit(group, blocks - self.first, threads)
         if group == "wgmma":
-            self.mbarriers.phases.join(blocks - self.first, threads // WARP)
+            self.mbarriers.phases.products.commit(*self.warps_of(blocks, threads))
         if self.shared and group in self.groups:
             self.groups[group].commit(blocks - self.first, threads)
 
     def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
         if self.globals is not None:
             self.globals.wait(op, group, blocks - self.first, threads, pending)
+        if group == "wgmma":
+            self.mbarriers.phases.products.wait(*self.warps_of(blocks, threads), pending)
         if not self.shared or group not in self.groups:
             return
         rows = blocks - self.first

@@ -42,8 +42,7 @@ class Phases:
     phase wait for bytes or work, too, which come after arrivals? `began` [blocks, mbarriers]: how many phases had ended
     when the mbarrier was initialised; `copies`: how many have begun whose bytes it counts, and have not arrived;
     `begins`: who began the last one. [blocks, mbarriers, warps]: `waited`: the phase for which a warp has waited last;
-    `since`: its count then; `waits`: by which op. `joined` [blocks, mbarriers, warps, 4]: the counts of the warps of
-    its warpgroup when they began a product together behind that wait, and so all had gone on; NEVER: they have not."""
+    `since`: its count then; `waits`: by which op. `products`: what tells that it has gone on, too."""
 
     def __init__(self, cells: Cells, clocks: Clocks, labels: list[str], mbarriers: int, reports: Reports) -> None:
         self.cells, self.clocks, self.labels, self.reports = cells, clocks, labels, reports
@@ -53,7 +52,7 @@ class Phases:
         self.began, self.copies = (np.zeros((blocks, mbarriers), np.int32) for _ in range(2))
         self.waited = np.full((blocks, mbarriers, warps), NEVER, np.int32)
         self.since = np.zeros_like(self.waited)
-        self.joined = np.full((*self.waited.shape, WARPGROUP_WARPS), NEVER, np.int32)
+        self.products = Products(clocks, blocks, mbarriers)
         self.waits: dict[tuple[int, int, int], Op] = {}
         self.begins: dict[tuple[int, int], tuple[Op, int, int]] = {}
 
@@ -112,7 +111,7 @@ class Phases:
         phases, kept = self.ended(rows, columns) - 1, self.clocks.mbarriers.kept[rows, columns]
         heard = self.clocks.progress(kept[np.arange(len(rows)), self.clocks.ranks[rows]])
         overtaken = (self.waited[rows, columns] == phases[:, None] - 1) & (heard < self.since[rows, columns])
-        overtaken &= ~self.have_joined(rows, columns, heard)
+        overtaken &= ~self.products.have_gone_on(rows, columns, heard)
         for at in np.flatnonzero(self.copies[rows, columns])[:1]:
             self.tell_early(*self.begins[int(rows[at]), int(columns[at])], int(columns[at]))
         for at, warp in np.argwhere(overtaken)[:1].tolist():
@@ -127,19 +126,6 @@ class Phases:
             each[1:, rows, columns] = each[:-1, rows, columns]
             each[0, rows, columns] = 0
 
-    def have_joined(self, rows: Ints, columns: Ints, heard: Known) -> Bools:
-        """[entries, warps]: does one of the warpgroup, of which that was `heard`, say that this warp has gone on?"""
-        joined, width = self.joined[rows, columns], heard.shape[1]
-        group = np.array([_warpgroup(warp) for warp in range(width)], np.int64)
-        known = heard[:, np.minimum(group, width - 1)]
-        return np.asarray(((joined != NEVER) & (known >= joined)).any(axis=2))
-
-    def join(self, rows: Ints, warps: Ints) -> None:
-        """The warpgroups of these warps have begun products, which none of their warps does alone."""
-        for row, first in {(row, _warpgroup(warp)[0]) for row, warp in zip(rows.tolist(), warps.tolist(), strict=True)}:
-            mine, members = self.joined[row, :, first : first + WARPGROUP_WARPS], np.array(_warpgroup(first), np.int64)
-            mine[(mine == NEVER).all(axis=2)] = self.clocks.now(np.full(WARPGROUP_WARPS, row), members)
-
     def acquire(self, op: Op, rows: Ints, warps: Ints, columns: Ints, phases: Ints) -> None:
         """Before what was released is acquired."""
         for at in np.flatnonzero(~self.knows(self.clocks.released(rows, warps), rows, columns, phases - 1))[:1]:
@@ -150,11 +136,56 @@ class Phases:
             self.reports.tell(HazardError(text, op.loc, fix, code="T420", sides=(side,), missing="mbarrier-wait"))
         self.waited[rows, columns, warps] = phases
         self.since[rows, columns, warps] = self.clocks.now(rows, warps)
-        self.joined[rows, columns, warps] = NEVER
+        self.products.forget(rows, columns, warps)
         self.waits.update(dict.fromkeys(zip(rows.tolist(), columns.tolist(), warps.tolist(), strict=True), op))
 
 
-def _warpgroup(warp: int) -> list[int]:
-    """The warps of its warpgroup."""
-    first = warp // WARPGROUP_WARPS * WARPGROUP_WARPS
-    return [*range(first, first + WARPGROUP_WARPS)]
+class Products:
+    """What a warp that has waited for a product of its warpgroup knows of the other three: they have begun it, and so
+    have gone on behind what they had waited for. [blocks, mbarriers, warps], of a warp's last wait at an mbarrier:
+    `group`: that of the first product behind it; NEVER: none yet. `seen` [..., 4]: the counts of the warps of its
+    warpgroup when they had waited for that group; NEVER: they have not. [blocks, warps]: `committed` groups; `fresh`:
+    has a warp waited at an mbarrier since its last product?"""
+
+    def __init__(self, clocks: Clocks, blocks: int, mbarriers: int) -> None:
+        self.clocks, warps = clocks, -(-clocks.warps // WARPGROUP_WARPS) * WARPGROUP_WARPS
+        self.group = np.full((blocks, mbarriers, warps), NEVER, np.int64)
+        self.seen = np.full((blocks, mbarriers, warps, WARPGROUP_WARPS), NEVER, np.int64)
+        self.committed, self.fresh = np.zeros((blocks, warps), np.int64), np.zeros((blocks, warps), np.bool_)
+
+    def forget(self, rows: Ints, columns: Ints, warps: Ints) -> None:
+        """These warps wait at these mbarriers."""
+        self.group[rows, columns, warps] = self.seen[rows, columns, warps] = NEVER
+        self.fresh[rows, warps] = True
+
+    def begin(self, rows: Ints, warps: Ints) -> None:
+        """The warpgroups of these warps begin a product."""
+        for row, first in {(row, _first(warp)) for row, warp in zip(rows.tolist(), warps.tolist(), strict=True)}:
+            members = slice(first, first + WARPGROUP_WARPS)
+            if self.fresh[row, members].any():
+                group: Ints = self.group[row, :, members]
+                np.copyto(group, self.committed[row, members], where=group == NEVER)
+                self.fresh[row, members] = False
+
+    def commit(self, rows: Ints, warps: Ints) -> None:
+        self.committed[rows, warps] += 1
+
+    def wait(self, rows: Ints, warps: Ints, pending: int) -> None:
+        """These warps have waited for all groups but the last `pending`."""
+        done, counts = self.committed[rows, warps] - pending, self.clocks.now(rows, warps)
+        for row, warp, ended, count in zip(rows.tolist(), warps.tolist(), done.tolist(), counts.tolist(), strict=True):
+            members = slice(_first(warp), _first(warp) + WARPGROUP_WARPS)
+            group, seen = self.group[row, :, members], self.seen[row, :, members, warp - _first(warp)]
+            seen[(group != NEVER) & (group < ended) & (seen == NEVER)] = count
+
+    def have_gone_on(self, rows: Ints, columns: Ints, heard: Known) -> Bools:
+        """[entries, warps]: does one of the warpgroup, as far as `heard` says that it has come, say so of this warp?"""
+        width = heard.shape[1]
+        group = np.array([range(_first(warp), _first(warp) + WARPGROUP_WARPS) for warp in range(width)], np.int64)
+        seen, come = self.seen[rows, columns, :width], heard[:, np.minimum(group, width - 1)]
+        return np.asarray(((seen != NEVER) & (come >= seen)).any(axis=2))
+
+
+def _first(warp: int) -> int:
+    """The first warp of its warpgroup."""
+    return warp // WARPGROUP_WARPS * WARPGROUP_WARPS
