@@ -88,7 +88,7 @@ def _kind(dtype: DType) -> str:
 
 
 def _integer_to_float(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
-    if src == BOOL:  # one instruction; and ptxas (13.0, 13.5) drops cvt.f32.u32 of what vote.any gives, now and then
+    if src == BOOL:  # one instruction
         return lw.b.select(value, constant(1.0, to), constant(0.0, to))
     if to == BF16 and "bf16_of_int" not in lw.target.features and src.bits > 16:
         return _wide_integer_to_bf16(lw, value, src)

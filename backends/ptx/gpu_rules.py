@@ -66,9 +66,12 @@ def lower_sync_warp(lw: Lowering, op: gpu.SyncWarp) -> None:
 
 @lowers(warp.Vote)
 def lower_vote(lw: Lowering, op: warp.Vote) -> Sequence[Any]:
-    result = I32 if op.mode == "ballot" else I1
-    mask = integer(FULL_WARP, I32)
-    return [lw.intrinsic(f"llvm.nvvm.vote.{op.mode}.sync", result, mask, lw.value(op.predicate))]
+    """By ballots: ptxas (13.0, 13.5) may drop the conversion to a float of what vote.any or vote.all gives, also where
+    the bool becomes an integer first. all: no lane that there is has another opinion."""
+    predicate = lw.value(op.predicate)
+    asked = lw.b.xor(predicate, integer(1, I1)) if op.mode == "all" else predicate
+    ballot = lw.intrinsic("llvm.nvvm.vote.ballot.sync", I32, integer(FULL_WARP, I32), asked)
+    return [ballot if op.mode == "ballot" else lw.b.icmp("eq" if op.mode == "all" else "ne", ballot, integer(0, I32))]
 
 
 @lowers(warp.Uniform)

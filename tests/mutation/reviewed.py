@@ -53,61 +53,6 @@ REASONS: list[Reason] = [
         subject="hopper_(tma|ring)",
     ),
     Reason(
-        "one more step of k, of zeros: whatever is outside A and B is zero, and the accumulator of a right length",
-        r"control\.for",
-        "shift",
-        r"operand 1 \+ 1",
-    ),
-    Reason(
-        "one more step of k to prefetch, of zeros",
-        r"arith\.(add|shr|sub|max|gt|lt)",
-        "shift|wrong_operand",
-        line="(hopper_ring.py:(54|61)|mma_pipelined.py:54|ffma_staged.py:235|mma.py:297)",
-    ),
-    Reason(
-        "more work items than tiles: those outside C store nothing",
-        r"arith\.(constant|add|shr|mul|floordiv)",
-        line="(schedules.py:(154|163)|split_k.py:74|mma.py:289)",
-    ),
-    Reason(
-        "threads, blocks or tiles are renumbered: each element still has one of them, or a race is found",
-        r"arith\.(and|shr|shl|mod)",
-        "shift|wrong_operand",
-        line=r"(coarsen_1d|coarsen_2d|vectorized|maxas_64|maxas_256|double_buffered|staged_epilogue|ffma_order|"
-        r"mma_blocking|mma_async|mma_tiles|mma_pipelined|ffma_staged|hopper_persistent|ffma).py:\d+",
-    ),
-    Reason(
-        "the first step begins one term earlier, where A and B are zero",
-        r"arith\.constant",
-        "constant",
-        "0 -> -1",
-        subject="coarsen_.*",
-    ),
-    Reason(
-        "the halves of the block load A and B the other way round",
-        r"control\.if|arith\.eq",
-        "negate|shift",
-        subject="maxas_64",
-    ),
-    Reason(
-        "in this specialisation rows are whole vectors, and no vector crosses an edge",
-        r"tile\.(get|put)",
-        "flip",
-        "whole .*",
-    ),
-    Reason(
-        "in this specialisation rows are whole vectors: the condition of the unguarded loop always holds; where it "
-        "does not, all tiles are loaded with guards, which gives the same. See double_buffered, any rows",
-        r"arith\.(eq|le|select|max)",
-        line="ffma_tiles.py:167|double_buffered.py:(65|78)|ffma.py:41[78]",
-    ),
-    Reason(
-        "in this specialisation rows are whole vectors of 8 elements: i + 1 < n where i < n",
-        r"arith\.lt",
-        "shift",
-        line="mma_tiles.py:81|ffma_tiles.py:158",
-    ),
-    Reason(
         "the barrier keeps reads of the operands' tiles before writes of C's, and only C in global memory is between",
         r"gpu\.barrier",
         "move_later",
@@ -128,24 +73,6 @@ REASONS: list[Reason] = [
         subject="hopper_pingpong|hopper_fastest, add",
     ),
     Reason(
-        "products of a warpgroup of its own need no turn",
-        r"wgmma\.wait|ptx\.wgmma_wait",
-        "move_.*",
-        subject="hopper_pingpong",
-    ),
-    Reason(
-        "the same value: the number of the warpgroup in a role that has two",
-        r"arith\.cast",
-        "wrong_operand",
-        subject="hopper_(store|pingpong|fastest|persistent)",
-    ),
-    Reason(
-        "the slot is that of the step, by whichever of the two it is computed",
-        r"arith\.mod",
-        "wrong_operand",
-        subject="hopper_ring",
-    ),
-    Reason(
         "a tile is stored in three pieces by two buffers: in front of the first one all stores are waited for, and the "
         "second buffer is used once a tile",
         r"tma\.(store|wait_group|commit_group)|mem\.tma_store",
@@ -159,7 +86,7 @@ REASONS: list[Reason] = [
     ),
     Reason(
         "the ring's mbarriers and the kernel's own one are initialised one after the other: one fence will do",
-        r"fence\.mbarrier_init|gpu\.barrier",
+        r"fence\.mbarrier_init|mbarrier\.init|gpu\.barrier",
         "delete|move_.*",
         line="mma.py:(213|254)",
     ),
