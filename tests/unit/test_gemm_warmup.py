@@ -32,7 +32,7 @@ def test_every_launch_of_every_shape(built: list[tuple[str, str]]) -> None:
     warmup([(8192, 8192, 8192), (8192, 8192, 8256), (1, 8192, 8192, 8192)], arch="sm_90a")
     assert built == [("hopper_fastest", "sm_90a")]
     built.clear()
-    warmup([(331, 512, 4043)], layouts=("NN", "NT"), arch="sm_90a")
+    warmup([(331, 1024, 4043)], layouts=("NN", "NT"), arch="sm_90a")
     assert built == [(name, "sm_90a") for name in ("pad", "hopper_fastest", "pad_both", "hopper_fastest")]
     built.clear()
     warmup([(128, 128, 65536)], "f16", out_dtype="f32", bias=True, epilogue=relu_bias, arch="sm_90a")
@@ -72,10 +72,10 @@ def test_the_workspace_is_reserved(built: Any, monkeypatch: pytest.MonkeyPatch) 
     """A call in a captured graph needs nothing more."""
     gpu = EmulatedDriver()
     install(monkeypatch, gpu)
-    warmup([(40, 32, 24), (165, 512, 4043)], stream=11)
+    warmup([(40, 32, 24), (165, 2048, 4043)], stream=11)
     assert gpu.memory and gpu.loaded == {"hopper_fastest", "pad"}
     gpu.streams = {11}
-    gemm(*tensors(165, 512, 4043), stream=11)
+    gemm(*tensors(165, 2048, 4043), stream=11)
     assert {stream for _, stream, _ in gpu.launched} == {11}
 
 
@@ -86,10 +86,10 @@ def test_workers_fill_the_disk_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     compiled: list[Any] = []
     build = compiler.build
     monkeypatch.setattr(compiler, "build", lambda *args: (compiled.append(args[2]), build(*args))[1])
-    warmup([(331, 512, 4043)], arch="sm_90a")
+    warmup([(331, 1024, 4043)], arch="sm_90a")
     assert len(compiled) == 1
     assert len(list((tmp_path / "cache").rglob("*.entry"))) == 2
-    warmup([(331, 512, 4043)], arch="sm_90a")
+    warmup([(331, 1024, 4043)], arch="sm_90a")
     assert len(compiled) == 1
 
 

@@ -1,8 +1,8 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 5100 times on 301 random shapes, operands not in L2. What is
-chosen is 3% slower than the fastest measured in the mean, and 3.6% on shapes that a fit did not see.
+ns. MACS was measured; the other constants were fitted to 7000 times on 392 random shapes, operands not in L2. What is
+chosen is 3.5% slower than the fastest measured in the mean, and 4.6% on shapes that a fit did not see.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 6
 MOST_GROUPS, WAVES = 32, np.arange(1, 9)[:, None]
 IDLE = 0.04 * np.log2(WAVES)
 """... or among clusters: so many that of one of the numbers of WAVES the SMs are idle least, where more waves count as
-if they were idle for IDLE of it. Both at once, and other numbers, are hardly ever faster."""
+if they were idle for IDLE of it. Other numbers are hardly ever faster."""
+BOTH, TINY = 8, 32
+"""Both at once are faster for tiny products with a deep k alone: by clusters of so many CTAs, and tiles of at most so
+many columns."""
 LARGEST = MOST_WAVES // 2 * max(rows * columns for rows, columns, _ in PARTED)
 """Elements of a result, for each SM, above which it has too many tiles for either."""
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
@@ -96,33 +99,33 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
 as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 142, 201, 390
+SM_INTAKE, TPC_INTAKE, MISSING = 136, 191, 480
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-READ, WRITE = 14772, 13788
+READ, WRITE = 15042, 15527
 """From memory; to memory."""
-UNALIGNED_LOAD = 1.96
+UNALIGNED_LOAD = 2.18
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 2.28
+UNALIGNED_STORE = 1.1
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.06
-"""How much more columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
+WITHIN_LINE = 0.853
+"""How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
 begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.623
-"""How much more or less writing costs by columns."""
-PIECE = 1.12
+ACROSS = 0.401
+"""How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
+PIECE = 1.14
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.17, 343
+FIRST, TILE = 5.27, 385
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 1291, {1: 1, 2: 1.17, 4: 1, 8: 1}
+CLUSTERED, IN_STEP = 1582, {1: 1, 2: 1.17, 4: 1, 8: 1}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1126
-CROWDED = 12.4
+LAUNCH = 1078
+CROWDED = 16.8
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 341, 386, 16.2
+PARTS, DOUBLED, REDUCED = 441, 145, 15.7
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2093, 24.8
+GROUPS, GATHERED = 1688, 32.2
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -326,7 +329,7 @@ def estimate(
     in_step = _in_step()[t.peers]
     each = waves * in_step
 
-    writes = where(t.by_columns, ACROSS, 1) * (2 * batch * m * n / WRITE)
+    writes = where(t.by_columns & (n % 16 == 0), ACROSS, 1) * (2 * batch * m * n / WRITE)
     writes = writes * (1 + where(n % 16 > 0, UNALIGNED_STORE, 0) * t.breaks)
 
     within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
@@ -515,6 +518,8 @@ def _candidates(
         for tile in (PARTED if parts else WHOLE)
         if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if apart else 32))
     ]
+    both = [v for v in variants if v.parts == BOTH and v.tile[0] == 64 and v.tile[1] <= TINY and v.along_m == 1]
+    variants += both
     variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
     variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
     if promoted:
@@ -523,7 +528,9 @@ def _candidates(
         variants = [v for v in variants if v.registers <= SCALED and (v.tile[2] > 1 or v.along_m * v.along_n == 1)]
     if split:
         variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]
-    whole, grouped = (sum(v.parts in parts for v in variants) for parts in ((0,), (0, *PARTS_OF_CLUSTER)))
+    kinds = [v.parts for v in variants]
+    whole = kinds.count(0)
+    grouped = next((at for at, parts in enumerate(kinds) if parts == 1), len(kinds))
     table = table_of(variants)
     return Candidates(variants, whole, grouped, table, Table(*(column[whole:] for column in table)))
 
@@ -532,12 +539,13 @@ def _sharing(c: Candidates, m: int, n: int, steps: int, processors: int) -> tupl
     """Of the variants that split k: how many clusters share a tile, and whether that is possible. Each part has two
     steps or more. So many clusters that few SMs are idle at the end, and no more than make the longest one shorter."""
     t, at, most = c.parted, c.grouped - c.whole, min(steps // 2, 256)
-    tiles, usable = np.maximum(t.tiles(m, n), 1), _together(processors)[t.ctas]
-    groups, possible = np.ones(len(tiles)), (t.parts <= most) & (tiles * t.parts <= MOST_WAVES * usable)
-    tiles, usable = tiles[at:], usable[at:]
-    fitting = np.minimum(usable * WAVES // tiles, min(most, MOST_GROUPS))
+    tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
+    groups, possible = np.ones(len(tiles)), (t.parts <= most) & (tiles <= MOST_WAVES * usable)
+    tiles, usable, parts = tiles[at:], usable[at:], t.parts[at:]
+    fitting = np.minimum(usable * WAVES // tiles, np.minimum(most // parts, MOST_GROUPS))
     busy = fitting * tiles / (usable * WAVES) - IDLE
     chosen = np.maximum(fitting[busy.argmax(0), np.arange(len(tiles))], 1)
-    groups[at:] = np.ceil(steps / np.ceil(steps / chosen))
+    each = np.ceil(steps / parts)
+    groups[at:] = np.ceil(each / np.ceil(each / chosen))
     possible[at:] = groups[at:] > 1
     return groups, possible
