@@ -109,8 +109,8 @@ UNALIGNED_LOAD = 2.18
 UNALIGNED_STORE = 1.1
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
 WITHIN_LINE = 0.853
-"""How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every other tile
-begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
+"""How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
+other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
 ACROSS = 0.401
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
 PIECE = 1.14
