@@ -2,10 +2,11 @@
 
     python -m benchmarks.random_shapes --seed 7
     python -m benchmarks.random_shapes --seed 7 --first 10 --families deep decode --format f16 --cache hot
-    python -m benchmarks.random_shapes --seed 7 --families large medium --format e4m3
+    python -m benchmarks.random_shapes --seed 7 --families square llm large medium --format e4m3
     python -m benchmarks.random_shapes --seed 7 --count 2 --lt
 
 Shapes depend on the family and the seed alone; extents of 8-bit operands are multiples of 16 besides, as cuBLAS needs.
+The families square and llm, which are measured if asked for, are those of `benchmarks.hopper`, whatever the seed is.
 A run times --count shapes of each family, from number --first on, and adds them to what the file of results has of the
 same format, cache and load, so that many short runs make one table.
 
@@ -32,6 +33,7 @@ from typing import Any
 
 from benchmarks.cublaslt import CUBLASLT, CublasLt
 from benchmarks.device import open_device
+from benchmarks.hopper import FAMILIES as NAMED
 from benchmarks.report import RESULTS, table, write
 from tiledsl.gemm import gemm, warmup
 from tiledsl.inspect.bench import GRAPHED, share_of, summarize
@@ -54,6 +56,9 @@ FAMILIES: dict[str, tuple[Range, Range, Range, int]] = {
 }
 """The ranges of M, N and K, log-uniform, and what they are multiples of; M of decode is any integer."""
 
+FIXED = {family: NAMED[family][2].split() for family in ("square", "llm")}
+"""Shapes that everyone measures: M x N x K, or one number."""
+
 LOADS = {"rested": (0.012, 0.02), "sustained": (0.02, 0.0)}
 """Seconds of a batch, and of the rest before it."""
 
@@ -63,7 +68,11 @@ FORMATS = ("bf16", "f16", "f32", "tf32", "e4m3", "e5m2", "i8")
 
 def shapes(family: str, seed: int, count: int, multiple: int = 1) -> list[Size]:
     """The first `count` shapes of a family: 2^18 to 2^40 multiplications, and operands of at most 3 GB in f32. A
-    ragged shape has an odd extent. multiple: divides all extents but M of decode."""
+    ragged shape has an odd extent. multiple: divides all extents but M of decode. Of FIXED families, as many as there
+    are."""
+    if family in FIXED:
+        extents = ([int(x) for x in text.split("x")] for text in FIXED[family][:count])
+        return [Size(*(e * 3 if len(e) == 1 else e)) for e in extents]
     *ranges, least = FAMILIES[family]
     step = math.lcm(least, multiple)
     drawn = random.Random(f"{family} {seed}")
@@ -87,7 +96,7 @@ def shapes(family: str, seed: int, count: int, multiple: int = 1) -> list[Size]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--families", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", choices=(*FAMILIES, *FIXED), default=list(FAMILIES))
     parser.add_argument("--count", type=int, default=10, help="shapes of a family")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--format", choices=FORMATS, default="bf16")

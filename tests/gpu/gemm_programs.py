@@ -13,8 +13,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from programs import raises, same_bits
 
+from tiledsl import Fragment, Memory, exp, f32, index, maximum, tile_function
 from tiledsl.errors import DeviceError, KernelArgumentError
-from tiledsl.gemm import gemm, release, warmup
+from tiledsl.gemm import formats, gemm, release, warmup
+from tiledsl.gemm.formats import FLOATS
+from tiledsl.ir.types import E4M3, F32, TF32
 
 KINDS = {
     "one launch": (300, 264, 72),
@@ -370,6 +373,41 @@ def formats_have_the_bits_of_the_emulator() -> None:
                 gemm(A.cpu(), B.cpu(), expected, device="emulator", **more)
                 bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[found.element_size()]
                 assert torch.equal(found.cpu().view(bits), expected.view(bits)), (a, b, out, m, n, k)
+
+
+@tile_function
+def _softened(x: Fragment[f32], bias: Memory[f32], at: Fragment[index]) -> Fragment[f32]:
+    """An epilogue: what hardware approximates, a choice, and a bias."""
+    return maximum(x / (1.0 + exp(-x)), 0.25 * x) + bias.get(at)
+
+
+def epilogues_have_the_bits_of_the_emulator() -> None:
+    """alpha, beta, a bias and an epilogue function, of every float format into every dtype of results; NaN, infinity
+    and sums that no result can hold."""
+    import torch
+
+    m, n, k = 72, 80, 288
+    names = {"bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+    dtypes = {dtype: getattr(torch, names.get(str(dtype), "float32")) for dtype in (*FLOATS, TF32)}
+    for format in formats.FORMATS.values():
+        if format.sums != F32 or format.a == F32:
+            continue
+        left, right = torch.randn(m, k, device="cuda").mul_(4), torch.randn(k, n, device="cuda").mul_(4)
+        left[3, 5] = float("nan")
+        left[7] *= 60
+        if format.a != E4M3:  # which has no infinity
+            left[9, 2] = float("inf")
+        A, B = left.to(dtypes[format.a]), right.to(dtypes[format.b])
+        bias, before = torch.randn(n, device="cuda"), torch.randn(m, n, device="cuda")
+        bias[2], bias[5] = float("-inf"), float("nan")
+        for precision in {TF32: ("tf32",)}.get(format.a, (None, "promoted")[: 1 + (A.element_size() == 1)]):
+            for out in format.results:
+                C, more = before.to(dtypes[out]), {"epilogue": _softened, "precision": precision}
+                expected = C.cpu()
+                gemm(A, B, C, 0.5, -2.0, bias=bias, **more)
+                gemm(A.cpu(), B.cpu(), expected, 0.5, -2.0, bias=bias.cpu(), device="emulator", **more)
+                bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[C.element_size()]
+                assert torch.equal(C.cpu().view(bits), expected.view(bits)), (format, out, precision)
 
 
 def promoted_sums() -> None:
