@@ -198,7 +198,7 @@ def test_a_tool_that_finds_hangs_or_fails_says_so(tmp_path: Path) -> None:
     for script, said in (("exit 0", "clean"), ("exit 99", "errors"), ("exit 1", "fails"), ("sleep 60", "hangs")):
         tool.write_text(f"#!/bin/sh\necho looked\n{script}\n")
         tool.chmod(0o755)
-        found = known_bugs.measured(str(tool), "tree_of_sums", False, "racecheck", 0.5)
+        found = known_bugs.measured(str(tool), "tree_of_sums", False, "racecheck", 0.5, 0)
         assert (found["verdict"], found["text"]) == (said, "looked\n")
     assert 0.5 <= found["seconds"] < 30
 
