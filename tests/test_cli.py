@@ -273,6 +273,16 @@ def test_the_last_stage_of_what_does_not_compile_as_json(capsys: pytest.CaptureF
     assert found["stage"] == "ptx" and found["error"].startswith(f"{file}:7:")
 
 
+def test_resources_and_boxes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed_json(capsys, "explain", TILED, "resources")["found"]
+    assert found["room"]["next_blocks"] == found["resources"]["blocks_per_sm"] + 1
+    ring = f"{ROOT}/examples/gemm/hopper_ring.py"
+    maps = printed_json(capsys, "explain", ring, "tensor-maps", "--dtype", "D=bf16")["found"]["maps"]
+    assert maps[0] == {
+        "tensor": "A", "dtype": "bf16", "axes": [1, 0], "box": [64, 128], "swizzle": 128, "bytes": 16384, "every": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kernel", "what", "fields"),
     [

@@ -21,12 +21,13 @@ from examples.gemm.shared_tiled import shared_tiled
 from tiledsl import Global, barrier, cdiv, f32, grid, ptx, row_major, shared, threads, tile_function, tile_kernel, u64
 from tiledsl.arch import TARGETS
 from tiledsl.backends.protocol import Resources
+from tiledsl.compilation.launch_report import room_of
 from tiledsl.dims import M, N
 from tiledsl.errors import TileError
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report import page as page_module
-from tiledsl.inspect.report.collect import _findings, _room, collect
+from tiledsl.inspect.report.collect import _findings, collect
 from tiledsl.inspect.report.data import VERSION, Finding, Report
 from tiledsl.inspect.report.page import page
 from tiledsl.inspect.report.stages import changes
@@ -259,7 +260,7 @@ def test_what_one_block_more_needs_is_enough_and_no_more(registers: int, shared_
 
     held = target.occupancy(registers=registers, shared=shared_bytes, threads=256)
     used = Resources(registers, 0, 0, 0, shared_bytes, 256, held.blocks_per_sm, held.limiter, held.occupancy)
-    room = _room("sm_90a", used)
+    room = room_of("sm_90a", used)
     assert min(room.blocks.values()) == held.blocks_per_sm == room.next_blocks - 1
     if held.limiter == "threads":
         assert room.registers is room.shared is None

@@ -3,6 +3,8 @@
     tiledsl explain kernels.py:k banks      wavefronts of each shared access
     tiledsl explain kernels.py:k pipeline   pipelined loops, groups of copies
     tiledsl explain kernels.py:k roles      roles, and the rings between them
+    tiledsl explain kernels.py:k resources  blocks of an SM, what limits them, what one more would need
+    tiledsl explain kernels.py:k tensor-maps  boxes that TMA moves
     tiledsl explain kernels.py:k sass       loops, registers, instructions
 
 No GPU is needed.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 
-from tiledsl.compilation.explain import EXPLAIN
+from tiledsl.compilation.explain import ASSEMBLED, EXPLAIN
 from tiledsl.inspect.arguments import add_json, add_kernel, asked_kernel, print_json
 
 SCHEMA = "tiledsl.explain/1"
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     kernel, settings = asked_kernel(arguments)
-    asked = (kernel.compile if arguments.what == "sass" else kernel.lower)(arguments.arch, **settings)
+    asked = (kernel.compile if arguments.what in ASSEMBLED else kernel.lower)(arguments.arch, **settings)
     found = asked.explain(arguments.what)
     if not arguments.json:
         print(found)

@@ -106,6 +106,11 @@ class Compiled(Image, Stages):
             from tiledsl.backends.ptx.sass.report import sass_report
 
             return sass_report(self.cubin, self.ptx)
+        if what == "resources":
+            from tiledsl.compilation.launch_report import ResourceReport, room_of
+
+            title = f"{self.label} for {self.arch}"
+            return ResourceReport(title, self.resources, room_of(self.arch, self.resources))
         return super().explain(what)
 
     def __repr__(self) -> str:

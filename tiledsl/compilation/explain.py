@@ -1,5 +1,5 @@
 """Reports on what the compiler decided for a kernel: ``k.explain("banks")``, ``("pipeline")``, ``("roles")``,
-``("sass")``."""
+``("resources")``, ``("tensor-maps")``, ``("sass")``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.signatures.signature import Signature, Specialization
 
-EXPLAIN = ("banks", "pipeline", "roles", "sass")
-"""Names of the explanations."""
+EXPLAIN = ("banks", "pipeline", "roles", "resources", "tensor-maps", "sass")
+ASSEMBLED = "resources", "sass"
+"""Names of the explanations, and those of machine code."""
 
 
 def printed_stages(
@@ -76,3 +77,10 @@ def reports(signature: Signature, spec: Specialization, arch: str, title: str) -
 
     lower(signature, spec, arch, observe=observe, until=before["bank-conflict"].removeprefix("after:"))
     return found
+
+
+def tensor_maps(signature: Signature, spec: Specialization, arch: str, title: str) -> dict[str, object]:
+    """ "tensor-maps": the boxes that TMA moves, which all passes have to run for (`launch_report.MapsReport`)."""
+    from tiledsl.compilation.launch_report import maps_report
+
+    return {"tensor-maps": maps_report(lower(signature, spec, arch)[0], spec, title)}

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from tiledsl.boundary import stage
-from tiledsl.compilation.explain import EXPLAIN, printed_stages, reports
+from tiledsl.compilation.explain import ASSEMBLED, EXPLAIN, printed_stages, reports, tensor_maps
 from tiledsl.compilation.lowering import lower
 from tiledsl.errors import TileError
 from tiledsl.meaning import Meaning, meaning_of_kernel
@@ -83,9 +83,10 @@ class Stages:
         """
         if what not in EXPLAIN:
             raise TileError(f"no explanation is called {what!r}\n  fix: ask for one of {', '.join(EXPLAIN)}")
-        if what == "sass":  # `Compiled` has it
-            raise TileError(f"{self.label} was not assembled\n  fix: k.compile(...).explain('sass')")
-        return self._answer(reports, f"{self.label} for {self.arch}")[what]
+        if what in ASSEMBLED:  # `Compiled` has it
+            raise TileError(f"{self.label} was not assembled\n  fix: k.compile(...).explain({what!r})")
+        question = tensor_maps if what == "tensor-maps" else reports
+        return self._answer(question, f"{self.label} for {self.arch}")[what]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from tiledsl.arch import target_named
 from tiledsl.backends.protocol import Resources
 from tiledsl.compilation.explain import printed_stages, reports
+from tiledsl.compilation.launch_report import room_of
 from tiledsl.compilation.lowering import lower
 from tiledsl.compilation.stages import label_of
 from tiledsl.errors import ToolNotFoundError
@@ -87,7 +88,7 @@ def collect(
         sass=sass,
         missing=missing,
         resources=built.resources,
-        room=_room(arch, built.resources) if built.resources is not None else None,
+        room=room_of(arch, built.resources) if built.resources is not None else None,
         banks=banks,
         products=[*products_of(cast(list[ProductReport], found["products"]), places)],
         launch_registers=roles.registers,
@@ -145,24 +146,6 @@ def _facts(
         cluster=[*built.cluster],
         shared=built.shared,
     )
-
-
-def _room(arch: str, used: Resources) -> data.Room:
-    """What one block more on an SM would need, each resource by itself."""
-    target = target_named(arch)
-
-    def blocks(registers: int = used.registers, shared: int = used.shared) -> dict[str, int]:
-        return target.block_limits(registers=registers, shared=shared, threads=used.threads)
-
-    now = blocks()
-    wanted = used.blocks_per_sm + 1
-    registers = shared = None
-    if min(now["threads"], now["blocks"]) >= wanted:
-        fewer = range(used.registers, 0, -1)
-        registers = next((n for n in fewer if blocks(registers=n)["registers"] >= wanted), None)
-        less = range(used.shared, -1, -16)  # what a tile is aligned to at least
-        shared = next((n for n in less if blocks(shared=n)["shared memory"] >= wanted), None)
-    return data.Room(now, wanted, registers, shared)
 
 
 def banks_of(report: BankReport, places: Places) -> data.Banks:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from tiledsl.backends.protocol import Resources
+from tiledsl.compilation.launch_report import Room
 from tiledsl.passes.banks.bank_report import AccessReport, TileReport
 
 VERSION = 1
@@ -120,17 +121,6 @@ class Sass:
     hottest: int
     spills: list[tuple[int, int, int]]
     unknown: list[str]
-
-
-@dataclass(frozen=True)
-class Room:
-    """Blocks that an SM holds, by each resource alone, and what one block more would need: at most so many registers a
-    thread, and so many bytes of shared memory. None where that cannot help: threads or blocks are the limit."""
-
-    blocks: dict[str, int]
-    next_blocks: int
-    registers: int | None
-    shared: int | None
 
 
 @dataclass(frozen=True)

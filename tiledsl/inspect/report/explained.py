@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from tiledsl.backends.ptx.sass.program import Loop
 from tiledsl.backends.ptx.sass.report import SassReport
+from tiledsl.compilation.launch_report import MapsReport, ResourceReport
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.collect import banks_of, loops_of, rings_of, roles_of
 from tiledsl.inspect.report.places import Places
@@ -27,6 +28,10 @@ def explained(found: object) -> dict[str, Any]:
         case RolesReport():
             roles, rings = [*roles_of(found, places)], [*rings_of(found, places)]
             part = {"launch_registers": found.registers, "roles": roles, "rings": rings}
+        case ResourceReport():
+            part = {"resources": found.used, "room": found.room}
+        case MapsReport():
+            part = {"maps": found.maps}
         case SassReport():
             return _machine_code(found)
         case _:
