@@ -305,3 +305,10 @@ def test_two_reports_side_by_side(browser: Any, tmp_path: Path) -> None:
     assert found.locator("pre .add").count() and found.locator("pre .del").count()
     found.close()
     assert wrong == []
+
+
+def test_a_measured_run_is_beside_the_emulators(opened: Any) -> None:
+    found = opened("hopper_ring")
+    text = found.locator("#timeline").inner_text()
+    assert "On the emulator" in text and "Measured on NVIDIA H200" in text and "M=2048, N=2048, K=512" in text
+    assert found.locator("#timeline svg").count() >= 2
