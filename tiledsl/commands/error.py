@@ -6,15 +6,24 @@ import argparse
 
 from tiledsl import findings, refusals
 from tiledsl.findings import explain
+from tiledsl.inspect.arguments import add_json, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", metavar="C201", nargs="?", default="", help="all are listed without one")
     parser.add_argument("--page", action="store_true", help="all of them as Markdown: docs/errors.md")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    print(page() if arguments.page else explain(arguments.code))
+    text = page() if arguments.page else explain(arguments.code)
+    if not arguments.json:
+        print(text)
+        return 0
+    kinds = {**refusals.KINDS, **findings.KINDS}
+    asked = [kinds[arguments.code.upper()]] if arguments.code else kinds.values()
+    fields = "code", "name", "text", "fix", "example"
+    print_json("tiledsl.codes/1", codes=[{name: getattr(kind, name) for name in fields} for kind in asked])
     return 0
 
 

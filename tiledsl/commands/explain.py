@@ -1,11 +1,11 @@
 """Print what was decided for a kernel, and what became of it.
 
-    tiledsl explain kernels.py:k banks      wavefronts of each shared access
-    tiledsl explain kernels.py:k pipeline   pipelined loops, groups of copies
-    tiledsl explain kernels.py:k roles      roles, and the rings between them
-    tiledsl explain kernels.py:k resources  blocks of an SM, what limits them, what one more would need
+    tiledsl explain kernels.py:k banks        wavefronts of each shared access
+    tiledsl explain kernels.py:k pipeline     pipelined loops, groups of copies
+    tiledsl explain kernels.py:k roles        roles, and the rings between them
+    tiledsl explain kernels.py:k resources    blocks of an SM, and their limits
     tiledsl explain kernels.py:k tensor-maps  boxes that TMA moves
-    tiledsl explain kernels.py:k sass       loops, registers, instructions
+    tiledsl explain kernels.py:k sass         loops, registers, instructions
 
 No GPU is needed.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tiledsl.arch import target_named
 from tiledsl.errors import UsageError
-from tiledsl.inspect.arguments import add_arch, checked_arch
+from tiledsl.inspect.arguments import add_arch, add_json, checked_arch, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pass", dest="passes", metavar="NAME,NAME", default="", help="in this order; without it, all")
     add_arch(parser)
     parser.add_argument("--locs", action="store_true", help="with the location of every op")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,9 +36,16 @@ def run(arguments: argparse.Namespace) -> int:
     for name in asked:
         if name not in known:
             raise UsageError(f"no pass is called {name!r}\n  fix: they are {', '.join(known)}")
+    found: list[dict[str, str]] = []
     for kernel in parse_kernels(*_read(arguments.file)):
         run_passes(kernel, [known[name] for name in asked], verify_each=True)
-        print(print_kernel(kernel, locs=arguments.locs))
+        text = print_kernel(kernel, locs=arguments.locs)
+        if arguments.json:
+            found.append({"name": kernel.name, "text": text})
+        else:
+            print(text)
+    if arguments.json:
+        print_json("tiledsl.opt/1", arch=target.name, passes=asked, kernels=found)
     return 0
 
 

@@ -18,7 +18,7 @@ from tiledsl.errors import TileError, UsageError
 from tiledsl.export.header import header
 from tiledsl.export.manifest import Exported, compiled_for, manifest
 from tiledsl.export.products import products
-from tiledsl.inspect.arguments import add_kernel, asked_kernel, checked_arch
+from tiledsl.inspect.arguments import add_json, add_kernel, asked_kernel, checked_arch
 from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import LAYOUTS
 from tiledsl.kernel import TileKernel
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored = "with --gemm: how A and B are stored, N in rows, T transposed"
     parser.add_argument("--stored", choices=LAYOUTS, default="NN", help=stored)
     parser.add_argument("-o", "--output", metavar="FOLDER", required=True)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,10 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("export takes a FILE:KERNEL or --gemm with sizes\n  fix: give one of them")
     folder = Path(arguments.output)
     if arguments.gemm is not None:
-        print(export_products(arguments.gemm, arguments, folder))
-        return 0
-    kernel, settings = asked_kernel(arguments)
-    print(export_kernel(kernel, arguments.arch, settings, folder))
+        text = export_products(arguments.gemm, arguments, folder)
+    else:
+        kernel, settings = asked_kernel(arguments)
+        text = export_kernel(kernel, arguments.arch, settings, folder)
+    print((folder / MANIFEST).read_text() if arguments.json else text)
     return 0
 
 
