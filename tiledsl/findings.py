@@ -115,6 +115,13 @@ _TABLE = [
         "for k in range(K - 1):  # the last term of k is left out\n    acc += A[m, k] * B[k, n]",
     ),
     Kind(
+        "T204",
+        "element never written",
+        "An array that the caller left empty (unwritten=) is written by the kernel, but not all of its elements are.",
+        "write them, or do not say that the array holds nothing yet",
+        "if i < N - 1:  # the last element is left out\n    Y[i] = X[i]",
+    ),
+    Kind(
         "T301",
         "copy nobody waits for",
         "A block ends while an asynchronous copy to its shared memory may be under way.",
@@ -438,7 +445,7 @@ OWN_FAULT = ("T902", "T904")
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "shared": ("T101", "T104", "T106", "T107", "T108", "T301", "T302", "T304", "T305", "T306"),
     "global": ("T102", "T103", "T105", "T107"),
-    "uninitialised": ("T201", "T202"),
+    "uninitialised": ("T201", "T202", "T204"),
     "registers": ("T306", "T307"),
     "barriers": ("T407", "T408", "T410", "T417", "T418", "T419", "T420", "T421"),
     "coverage": ("",),

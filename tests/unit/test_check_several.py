@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import several_findings as kernels
 
-from tiledsl import verdict
+from tiledsl import Global, const, f32, grid, threads, tile_kernel, verdict
 from tiledsl.__main__ import main
 from tiledsl.accepted import BASELINE_SCHEMA
 from tiledsl.backends.emulator.sanitizer import global_memory, hazards
+from tiledsl.dims import M, N
 from tiledsl.errors import CompileError, EmulatorError, HazardError, KernelArgumentError, UsageError
 from tiledsl.findings import CHECKS, CODES, EVERYTHING, KINDS, selected
 
@@ -322,6 +323,24 @@ def test_what_the_kernel_has_written_may_be_read() -> None:
     assert kernels.written_first.check(values(), values(), unwritten="Y")
     result = kernels.written_first.check(values(), values(), unwritten="X, Y", raises=False)
     assert [(f.code, str(f.memory)) for f in result.findings] == [("T201", "X[0]")]
+
+
+@tile_kernel
+def all_but(X: Global[f32, M, N], Y: Global[f32, M, N], *, LEFT: const = 0):
+    row, t = grid(M), threads(64)
+    if t < N - LEFT:
+        Y[row, t] = X[row, t]
+
+
+def test_elements_that_nobody_writes() -> None:
+    X, Y = np.ones((3, 50), np.float32), np.full((3, 60), 7, np.float32)[:, :50]
+    assert all_but.check(X, Y, unwritten="Y").verdict == "clean", "what lies between rows is no element"
+    assert not all_but.check(X, Y, LEFT=2).findings, "the caller may want to keep them"
+    (found,) = all_but.check(X, Y, LEFT=2, unwritten="Y", raises=False).findings
+    assert (found.code, str(found.memory)) == ("T204", "Y[0, 48]")
+    assert found.message.startswith("6 of 150 elements of Y are written by no thread, Y[0, 48] first")
+    assert not all_but.check(X, Y, LEFT=2, unwritten="Y", without="T204").findings
+    assert not all_but.check(X[:0], Y[:0], unwritten="Y").findings
 
 
 def test_only_tensors_are_unwritten() -> None:

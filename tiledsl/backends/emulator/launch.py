@@ -25,7 +25,7 @@ from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten, roles_of
 from tiledsl.backends.emulator.residues import copied, held, is_float, of_floats, residue_rule, taken
-from tiledsl.backends.emulator.sanitizer.hazards import Checks
+from tiledsl.backends.emulator.sanitizer.hazards import Checks, OfLaunch
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
@@ -170,6 +170,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
             program = told(program, hook)
     hooks = tuple(hook.of_launch(launch) for hook in options.hooks)
     reports: Reports | None = None
+    checks: OfLaunch | None = None
     if options.checks:
 
         def take(error: HazardError) -> None:
@@ -183,6 +184,8 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns, reports)
+        if checks is not None:
+            checks.end_launch()
     if covers:
         result.not_run = not_run(prepared.regions, ran)
     for name, (array, dtype) in bound.copies.items():

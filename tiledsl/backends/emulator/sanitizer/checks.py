@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo, TensorInfo
 from tiledsl.backends.emulator.rules.memory import shared_bases
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ops
-from tiledsl.errors import Accessed, HazardError
+from tiledsl.errors import Accessed, HazardError, Loc
 from tiledsl.ir.ops import mem
 
 
 class Unwritten:
     """Reports when a thread reads an element of a tensor that holds nothing yet, as the caller says (`names`), and that
-    nobody in the launch has written. `written`: by tensor, of each element that its memory has room for."""
+    nobody in the launch has written; and elements of what the kernel writes that nobody has written in the end.
+    `written`: by tensor, of each element that its memory has room for."""
 
     def __init__(self, launch: LaunchInfo, names: frozenset[str], reports: Reports) -> None:
         self.launch, self.reports = launch, reports
@@ -42,6 +45,23 @@ class Unwritten:
         )
         fix = "write the element before it is read, or do not read it: 0 times what happens to be there may be NaN"
         self.reports.tell(HazardError(message, access.op.loc, fix, code="T201", sides=(side,), memory=memory))
+
+    def end(self, loc: Loc, written: Iterable[str]) -> None:
+        """The launch has ended. written: the tensors that the kernel at `loc` writes."""
+        for name in self.tensors.keys() & set(written):
+            tensor = self.tensors[name]
+            index = np.indices(tensor.dims, sparse=True)
+            at = sum((i * stride for i, stride in zip(index, tensor.strides, strict=True)), start=np.int64(0))
+            missing = ~self.written[name][at + (tensor.base - tensor.low) // tensor.size]
+            if not missing.any():
+                continue
+            first = tuple(np.argwhere(missing)[0].tolist())
+            byte = sum(i * stride for i, stride in zip(first, tensor.strides, strict=True)) * tensor.size
+            memory = Accessed(name, "global", first, byte, tensor.size)
+            message = f"{np.count_nonzero(missing)} of {missing.size} elements of {name} are written by no thread, "
+            message += f"{memory} first, and the caller left them empty"
+            fix = "write them, or do not say that the array holds nothing yet"
+            self.reports.tell(HazardError(message, loc, fix, code="T204", memory=memory))
 
 
 class LastWrites:

@@ -65,18 +65,31 @@ class Checks:
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         self.mbarriers = 0 if self.simple else (sum(b for _, b, u64 in set(bases) if u64) + sum(tiles)) // U64.bytes
 
-    def of_launch(self, launch: LaunchInfo, reports: Reports, unwritten: frozenset[str]) -> Hook | None:
+    def of_launch(self, launch: LaunchInfo, reports: Reports, unwritten: frozenset[str]) -> OfLaunch | None:
         """None if no access matters to the checks that are on. unwritten: tensors that hold nothing yet."""
         for error in self.registers if "registers" in reports.selection else ():
             reports.tell(error)
         selection = reports.selection
-        empty = Unwritten(launch, unwritten if "T201" in selection else frozenset(), reports)
+        asked = "T201" in selection or "T204" in selection
+        empty = Unwritten(launch, unwritten if asked else frozenset(), reports)
         if any(name in selection for name in ("shared", "global", "barriers")):
             return _Launch(self, GlobalShadow(launch, self.uses, reports), reports, empty)
         return _Writes(self, reports, empty) if "uninitialised" in selection else None
 
 
-class _Launch(Hook):
+class OfLaunch(Hook):
+    """The checks of a launch. `unwritten`: of the tensors that hold nothing yet."""
+
+    kernel: Checks
+    unwritten: Unwritten
+
+    def end_launch(self) -> None:
+        """All blocks have ended."""
+        writes = [name for name, use in self.kernel.uses.items() if use.writes or use.updates]
+        self.unwritten.end(self.kernel.loc, writes)
+
+
+class _Launch(OfLaunch):
     """What is known of global memory."""
 
     def __init__(self, kernel: Checks, shadow: GlobalShadow, reports: Reports, unwritten: Unwritten) -> None:
@@ -86,7 +99,7 @@ class _Launch(Hook):
         return _Blocks(self.kernel, self.shadow, launch, first, count, self.reports, self.unwritten)
 
 
-class _Writes(Hook):
+class _Writes(OfLaunch):
     """Finds uninitialised reads alone: no clock runs. `cells`, `writes`: of some blocks."""
 
     def __init__(self, kernel: Checks, reports: Reports, unwritten: Unwritten) -> None:
