@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 import pytest
 
+from benchmarks.report import RESULTS
 from tests.mutation.inputs import gallery_file
 from tests.mutation.places import apart
 from tests.mutation.processes import Result
+from tests.mutation.report import column_of
 from tests.mutation.reviewed import MOST, REASONS
 from tests.mutation.runner import STEPS, mutants_of, mutated, outcome_of_unmutated, run_apart, sampled, unmutated_runs
-from tests.mutation.subjects import SUBJECTS, Run, Subject, built, differences
+from tests.mutation.subjects import SUBJECTS, Run, Subject, built, differences, digest_of
 from tests.mutation.table import MUTATORS, NOT_CHANGED, NOT_MUTATED
 from tiledsl import frontend
 from tiledsl.backends import emulator
@@ -85,6 +90,27 @@ def test_a_fault_is_found(fault: Fault) -> None:
     mutants = (m for m in mutants_of(name) if (m.op, m.by) == (op, by) and m.what.startswith(what))
     result = run_apart(next(mutants))
     assert f"{result.outcome}: {result.detail}".startswith(expected)
+
+
+def misses(names: Sequence[str], most: int) -> list[str]:
+    """Of at most so many mutants of these subjects in all, those that nothing finds."""
+    found: list[str] = []
+    for name in names:
+        mutants = sampled(mutants_of(name), 1)
+        for mutant in mutants[:: -(-len(mutants) * len(names) // most)]:
+            if column_of(mutant, run_apart(mutant)) == "miss":
+                found.append(mutant.key)
+    return found
+
+
+def test_faults_in_kernels_that_have_changed_are_found() -> None:
+    """Since `make mutate` planted all of them."""
+    known = json.loads((RESULTS / "mutation.json").read_text())["kernels"]
+    assert misses([name for name in SUBJECTS if known.get(name) != digest_of(name)], 60) == []
+
+
+def test_a_kernel_that_has_not_been_mutated() -> None:
+    assert misses(["shared_tiled"], 8) == []
 
 
 # -- the parts -------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from benchmarks.report import write as write_results
 from tests.mutation.processes import Result
 from tests.mutation.reviewed import REASONS, Reason
 from tests.mutation.runner import CAUGHT, OUTCOMES, Mutant, Unmutated
-from tests.mutation.subjects import SUBJECTS
+from tests.mutation.subjects import SUBJECTS, digest_of
 
-__all__ = ["report"]
+__all__ = ["column_of", "report"]
 
 Results = list[tuple[Mutant, Result]]
 Unchanged = list[tuple[Unmutated, Result]]
@@ -23,7 +23,7 @@ COLUMNS = *OUTCOMES[:-3], "reviewed", "miss"
 
 def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most: int, *, write: bool) -> None:
     """counts: of all mutants of each subject."""
-    columns = [_column(mutant, result) for mutant, result in results]
+    columns = [column_of(mutant, result) for mutant, result in results]
     caught = sum(column in CAUGHT for column in columns)
     faults = sum(column not in ("equivalent", "no difference", "reviewed") for column in columns)
     title = f"Proof by mutation: {caught} of {faults} faults in the gallery found"
@@ -43,12 +43,14 @@ def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most:
         ]
     )
     if write:
-        write_results("mutation", title, text, {"results": _rows(results, columns)})
+        kernels = {name: digest_of(name) for name in counts}
+        write_results("mutation", title, text, {"kernels": kernels, "results": _rows(results, columns)})
     else:
         print(f"{title}\n\n{text}")
 
 
-def _column(mutant: Mutant, result: Result) -> str:
+def column_of(mutant: Mutant, result: Result) -> str:
+    """One of `COLUMNS`."""
     if result.outcome not in OUTCOMES[-3:]:
         return result.outcome
     reason = _reason(mutant) if result.outcome == "survived" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,13 +16,14 @@ from tiledsl.arch import target_named
 from tiledsl.backends.emulator import Options
 from tiledsl.compilation.lowering import lower
 from tiledsl.ir.core import Kernel
+from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.pipeline import run_pipeline
 from tiledsl.runtime.arrays import host_array
 from tiledsl.runtime.dispatch import EMULATED_ARCH
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import specialize
 
-__all__ = ["SUBJECTS", "Built", "Run", "built", "differences", "more_runs"]
+__all__ = ["SUBJECTS", "Built", "Run", "built", "differences", "digest_of", "more_runs"]
 
 
 def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Input, ...]:
@@ -203,6 +205,11 @@ def built(name: str) -> Built:
     limit = target_named(arch).shared_per_block
     lowered = run_pipeline(found[0].clone(), shared_limit=limit, target=arch, bounds=True)
     return Built(subject, found[0], lowered, runs, arch)
+
+
+def digest_of(name: str) -> str:
+    """Of a subject's kernel as the frontend makes it."""
+    return hashlib.sha256(print_kernel(built(name).written, locs=False).encode()).hexdigest()[:16]
 
 
 def _kernel(subject: Subject) -> Any:
