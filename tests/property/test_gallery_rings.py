@@ -1,5 +1,5 @@
-"""The rings of the gallery at their real number of stages, used twice and more, in clusters of two as well: one run says
-of all schedules that each arrival and each wait is of its phase."""
+"""The rings of the gallery at their real number of stages, used twice and more, in clusters of two as well: one run
+says of all schedules that each arrival and each wait is of its phase."""
 
 from __future__ import annotations
 
