@@ -214,7 +214,8 @@ def test_two_commits_of_a_kernel(repository: Path) -> None:
     assert constants(asked(file, "--rev-a", "HEAD~1", "--only", "tile-ir")) == ["2.0", "3.0"]
     assert constants(asked(file, "--rev-a", "HEAD", "--rev-b", "HEAD~1", "--only", "tile-ir")) == ["3.0", "2.0"]
     assert asked(file, "--rev-a", "HEAD", "--only", "tile-ir")["parts"]["tile-ir"]["same"]
-    (repository / "sub" / "beside.py").write_text("SCALE = 4.0\n")
+    # Of another size: Python takes bytecode for fresh whose source was as long, and written in the same second.
+    (repository / "sub" / "beside.py").write_text("SCALE = 4.00\n")
     found = asked.__wrapped__(file, "--rev-a", "HEAD", "--only", "tile-ir")
     assert constants(found) == ["3.0", "4.0"] and found["a"]["text"] == "scaled() for sm_90a, of HEAD"
 
