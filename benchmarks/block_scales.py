@@ -84,10 +84,8 @@ def candidates(problem: Any) -> list[Candidate]:
         fixed = [v for v in fixed if v not in [c.variant for c in found]]
         deep = [c for c in found if c.plan(problem).consts["BK"] == 256]
         return found + [Candidate(v) for v in fixed] + [c._replace(shallow=True) for c in deep[:3]]
-    fixed = [Variant((128, columns, 1), band=band) for columns in (192, 176, 160, 128) for band in (4, 8, 16)]
-    fixed += [Variant((128, c, 1), along_m=m, along_n=n, band=8) for c in (192, 160, 128) for m, n in ((2, 1), (1, 2))]
+    fixed = [Variant((128, columns, 1), band=band) for columns in (256, 128) for band in (4, 8, 16)]
     found += [Candidate(v) for v in fixed]
-    found += [Candidate(Variant((128, 192, 1), band=8), 3), Candidate(Variant((128, 128, 1), band=8), 4)]
     if problem.m * problem.n <= 2048 * 2048:
         found += [Candidate(Variant((128, columns, 1), band=8)) for columns in (96, 112, 144)]
     return list(dict.fromkeys(found))

@@ -262,6 +262,8 @@ CASES: dict[str, tuple[Variant, tuple[int, int, int]]] = {
     "three blocks": (Variant((128, 176, 1)), (64, 368, 272)),
     "whole blocks": (Variant((128, 256, 1)), (64, 400, 144)),
     "instances": (Variant((64, 32, 2)), (150, 80, 656)),
+    "halves": (Variant((128, 256, 1)), (200, 700, 400)),
+    "halves of one block": (Variant((128, 256, 1)), (70, 300, 112)),
     "a cluster": (Variant((128, 64, 1), along_m=2, along_n=2), (200, 72, 384)),
     "parts": (Variant((128, 96, 1), parts=4), (100, 200, 2064)),
     "parts of groups": (Variant((128, 64, 1), parts=2, groups=3), (100, 72, 2400)),
@@ -281,6 +283,7 @@ def of_kernel(name: str) -> tuple[tuple[Array, ...], dict[str, Any], Array]:
         "STAGES": 3,
         "PROMOTED": True,
         "SCALED": True,
+        "HALVES": variant.in_halves,
     }
     more: dict[str, Any] = {name: x[None] for name, x in given.items()}
     if variant.parts:
@@ -350,7 +353,7 @@ def test_every_choice_fits(m: int, n: int, k: int, add_c: bool) -> None:
     consts, (rows, columns, instances) = made.consts, chosen.tile
     assert made.kernel is hopper_fastest and not made.exchanged
     assert consts["PROMOTED"] and consts["SCALED"] and consts["BK"] in (BLOCK, 2 * BLOCK) and consts["STAGES"] >= 3
-    assert rows * columns * instances <= 96 * 256
+    assert rows * columns * instances <= 64 * 256 or consts["HALVES"]
     share = slice_width(chosen.parts, columns) if chosen.parts else columns
     piece = 0 if chosen.groups > 1 else piece_width(share, 2, chosen.registers)
     stored = 2 * (1 if chosen.parts else 2) * instances * rows * piece

@@ -185,6 +185,12 @@ class Variant(NamedTuple):
         rows, columns, instances = self.tile
         return rows * columns * instances // 256
 
+    @property
+    def in_halves(self) -> bool:
+        """Would a kernel that adds up in f32 what tensor cores add up in a step do so for one half of the columns after
+        the other? Products and sums of this tile do not fit into the registers together."""
+        return self.tile == (128, 256, 1) and not self.parts and self.along_m * self.along_n == 1
+
     def has_registers(self, behind: int) -> bool:
         """For the accumulators, and for `behind` extra epilogue steps."""
         return self.registers <= ACCUMULATORS[behind] or (self.tile[2] == 1 and behind < FEW_REGISTERS)
@@ -523,9 +529,11 @@ def _candidates(
     variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
     variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
     if promoted:
-        variants = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
+        fitting = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
+        variants = fitting + [v for v in variants if v.in_halves and not split]
     if promoted and not exchange:  # scaled
-        variants = [v for v in variants if v.registers <= SCALED and (v.tile[2] > 1 or v.along_m * v.along_n == 1)]
+        in_one = [v for v in variants if v.registers <= SCALED and (v.tile[2] > 1 or v.along_m * v.along_n == 1)]
+        variants = in_one + [v for v in variants if v.in_halves]
     if split:
         variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]
     kinds = [v.parts for v in variants]

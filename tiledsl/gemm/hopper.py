@@ -74,7 +74,7 @@ from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
-from tiledsl.gemm.promoted import KBlocks, NBlocks, of_planes, promoted, room_of_scales
+from tiledsl.gemm.promoted import KBlocks, NBlocks, in_halves, of_planes, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     NARROW,
     add_up,
@@ -225,6 +225,7 @@ def hopper_fastest(
     ADD_C: Const[bool] = False,
     PROMOTED: Const[bool] = False,
     SCALED: Const[bool] = False,
+    HALVES: Const[bool] = False,
     PLANES: const = 0,
     MODULI: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
@@ -233,6 +234,9 @@ def hopper_fastest(
     along_k = (A.unit, B.unit, A.align, B.align) == (2, 1, 16, 16)
     assert A.dtype.bytes == 2 or along_k, (
         "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
+    )
+    assert not HALVES or (PROMOTED and BM == 128 and INSTANCES == 1 and not SPLIT and CLUSTER[0] * CLUSTER[1] == 1), (
+        "HALVES is for PROMOTED tiles of BM=128 by one instance, without clusters and parts of k: leave it out"
     )
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
@@ -244,9 +248,11 @@ def hopper_fastest(
     scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED and PROMOTED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
-    width, parts_a, parts_b = staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
+    parts_a, parts_b = parts_of(A), parts_of(B)
+    width: int = BN // 2 if HALVES else staged_width(BN, B.unit == 1)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
+    behind: Any = Ring(STAGES, b=staging(B, BK, width)) if HALVES else None
     left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
@@ -270,6 +276,9 @@ def hopper_fastest(
                     with ring.fill() as s:
                         tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
                         tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+                    if HALVES:
+                        with behind.fill() as s:
+                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start + width]), s.b)
     if apart:
         with role("order", registers=104):
             for t in work:
@@ -287,6 +296,8 @@ def hopper_fastest(
             with r.turn("multiply"):
                 if PLANES:
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
+                elif HALVES:
+                    acc = in_halves(ring, behind, t, A, B, (BM, BN), scales, t.batch)
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch)
                 else:

@@ -261,6 +261,7 @@ def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None =
     beside = ROOM_OF_SCALES if problem.by_blocks else 0
     consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)
     consts |= {"PROMOTED": True} if problem.promoted else {}
+    consts |= {"HALVES": True} if problem.promoted and chosen.in_halves else {}
     consts |= {"SCALED": True} if problem.scaled else {}
     plan = Plan(hopper_fastest, consts, chosen.exchanged, *padded, format.along_k, early=early)
     return _with_groups(plan, problem, chosen)

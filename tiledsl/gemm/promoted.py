@@ -51,7 +51,16 @@ from tiledsl.dims import L, M
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper_tiles import matrix
 
-__all__ = ["ROOM_OF_SCALES", "KBlocks", "NBlocks", "blocks_across", "of_planes", "promoted", "room_of_scales"]
+__all__ = [
+    "ROOM_OF_SCALES",
+    "KBlocks",
+    "NBlocks",
+    "blocks_across",
+    "in_halves",
+    "of_planes",
+    "promoted",
+    "room_of_scales",
+]
 
 
 class KBlocks(Dim):
@@ -70,6 +79,8 @@ rows, and copies those of 32: a branch between products and the wait for them ma
 """
 ROOM_OF_SCALES = 4 * prod(SLOTS)
 """Bytes of that."""
+LATE, LOWER = 15, 2
+"""A named barrier; and the warpgroup that waits for it, which has the lower rows of a tile."""
 PANEL = 8
 """Columns of an accumulator of which a thread has two in each of its rows, and the next eight behind them."""
 
@@ -119,6 +130,84 @@ def promoted(
                 total = partial * factors[i] + total
     ptx.wait_group(0)
     return total
+
+
+@tile_function
+def in_halves(
+    ring: Any,
+    behind: Any,
+    t: WorkItem,
+    A: Memory[Any],
+    B: Memory[Any],
+    shape: tuple[int, int],
+    scales: Any,
+    group: index,
+) -> Fragment[f32]:
+    """What `promoted` returns, of a tile whose sums and products do not fit into the registers together. B's columns
+    are multiplied one half after the other, the second one from the ring `behind`. With scales the warpgroup of the
+    lower rows begins a product late, so that one warpgroup adds while the other one multiplies."""
+    half: int = shape[1] // 2
+    total = wgmma.accumulator(shape, f32).wait()
+    sums = [total.columns(0, half), total.columns(half, half)]
+    given: Any = scales if scales is not None else (None, None, None)
+    scale_a, scale_b, room = given
+    row, first = first_row(total) + t.m.start, index(t.first)
+    late = warp_id() // 4 == LOWER
+    if scales is not None:
+        assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
+        syncwarp()  # the item before has been scaled
+        for i in unroll(AHEAD):
+            copy_scales(scale_a, room, t, row, first // BLOCK + i)
+    for k in t.k:
+        block = k.start // BLOCK
+        begins = block == first // BLOCK
+        if scales is not None and begins and late:
+            ptx.named_barrier(LATE, threads=256)
+        factors: list[Any] = []
+        with ring.use() as s:
+            a = matrix(s.a, A)
+            product = wgmma(a, matrix(s.b, B), wgmma.accumulator((shape[0], half), f32))
+            if scales is not None:
+                assert k.size == BLOCK, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
+                ptx.wait_group(AHEAD - 1)
+                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
+                copy_scales(scale_a, room, t, row, block + AHEAD)
+                factors = [of_elements(sums[j], room, scale_b, t, group, block, j * half) for j in range(2)]
+            sums[0] = before_the_next(added(product.wait(), factors, 0, sums[0]))
+            if scales is not None and begins and not late:
+                ptx.named_barrier(LATE, threads=256, wait=False)
+            with behind.use() as to:
+                product = wgmma(a, matrix(to.b, B), wgmma.accumulator((shape[0], half), f32))
+        sums[1] = added(product.wait(), factors, 1, sums[1])
+    if scales is not None:
+        ptx.wait_group(0)
+    registers = fragment(total.registers().shape, f32)
+    each: int = half // 2
+    for j in unroll(2):
+        own = sums[j].registers()
+        for i in unroll(each):
+            registers[j * each + i] = own[i]
+    return fragment(shape, f32, total.layout, init=registers)
+
+
+@tile_function
+def added(product: Any, factors: list[Any], j: int, total: Any) -> Any:
+    return product * factors[j] + total if len(factors) else total + product
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+@tile_function
+def before_the_next(x: Any) -> Any:
+    """x, computed before the next product begins: ptxas would put it off, and both products would need registers."""
+    made, own = fragment(x.registers().shape, f32), x.registers()
+    for i in unroll(made.shape[0]):
+        made[i] = ptx.inline(
+            "mov.b32 $0, $1;", f32, own[i], volatile=True, memory="nothing", uniform="operands", emulate=_same
+        )
+    return fragment(x.shape, f32, x.layout, init=made)
 
 
 @tile_function
@@ -183,9 +272,10 @@ def of_elements(
     t: WorkItem,
     group: index,
     block: index,
+    begin: int = 0,
 ) -> Fragment[f32]:
-    """What each element of x is scaled by in this block of k."""
-    columns, first, last = x.shape[1], t.n.start, scale_b.shape[2] - 1
+    """What each element of x is scaled by in this block of k. begin: the tile's column where x begins."""
+    columns, first, last = x.shape[1], t.n.start + begin, scale_b.shape[2] - 1
     step, own = gcd(columns, BLOCK), (block % SLOTS[0], warp_id() % SLOTS[1], lane_id() // 4)
     of_a = [room[own], room[own[0], own[1], own[2] + 8]]
     block = minimum(block, scale_b.shape[1] - 1)
