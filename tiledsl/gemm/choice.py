@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiledsl.gemm.formats import FORMATS, Split
+from tiledsl.gemm.formats import BLOCK, FORMATS, Split
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
@@ -83,7 +83,10 @@ ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 always has enough, except at FEW_REGISTERS: beside a role more, or where warps store the result."""
 PROMOTED, SCALED = 96, 64
 """Registers of accumulators that leave enough for as many sums in f32; and for their scales: with 96 the kernel is 8%
-slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more."""
+slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more. Columns that do not
+divide a block have several scales: a tile of 112 takes 9% longer than one of 128 (4096 x 2112 x 7168)."""
+SCALING = 1.28
+"""How much longer products with scales of blocks take, of tiles of 128 x 128 and 128 x 256 alike (8192 cubed)."""
 NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
@@ -308,8 +311,9 @@ def estimate(
     along_k: tuple[Numbers, Numbers],
     processors: int,
     split: Split | None = None,
+    scaled: bool = False,
 ) -> Estimate:
-    """Of each variant, for one product, or for one of its own. split: k is that of planes."""
+    """Of each variant, for one product, or for one of its own. split: k is that of planes. scaled: by blocks."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
@@ -317,6 +321,8 @@ def estimate(
     edges = t.rows + t.loaded
 
     products = steps * t.area * (BK / MACS)
+    if scaled:
+        products = products * SCALING
     if split:
         products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
     staging = steps * edges * (2 * BK / SM_INTAKE)
@@ -474,7 +480,7 @@ def _search(
         sharing, fits = _sharing(c, m, n, cdiv(k, BK), processors)
         groups = np.concatenate((groups[: c.whole], sharing))
         table, possible[c.whole :] = table._replace(groups=groups), possible[c.whole :] & fits
-    times = estimate(table, batch, m, n, k, along_k, processors, split)
+    times = estimate(table, batch, m, n, k, along_k, processors, split, scaled=promoted and not exchange)
     times.reduction[~possible] = np.inf
 
     def found(number: int) -> Variant:
@@ -532,7 +538,8 @@ def _candidates(
         fitting = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
         variants = fitting + [v for v in variants if v.in_halves and not split]
     if promoted and not exchange:  # scaled
-        in_one = [v for v in variants if v.registers <= SCALED and (v.tile[2] > 1 or v.along_m * v.along_n == 1)]
+        in_one = [v for v in variants if v.registers <= SCALED and BLOCK % v.tile[1] == 0]
+        in_one = [v for v in in_one if v.tile[2] > 1 or v.along_m * v.along_n == 1]
         variants = in_one + [v for v in variants if v.in_halves]
     if split:
         variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]

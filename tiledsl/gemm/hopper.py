@@ -235,9 +235,10 @@ def hopper_fastest(
     assert A.dtype.bytes == 2 or along_k, (
         "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
     )
-    assert not HALVES or (PROMOTED and BM == 128 and INSTANCES == 1 and not SPLIT and CLUSTER[0] * CLUSTER[1] == 1), (
-        "HALVES is for PROMOTED tiles of BM=128 by one instance, without clusters and parts of k: leave it out"
+    assert not HALVES or (PROMOTED and BM == 128 and INSTANCES == 1 and not SPLIT and not GATHER), (
+        "HALVES is for PROMOTED tiles of BM=128 by one instance, whose k is not split: leave it out"
     )
+    assert not HALVES or CLUSTER[0] * CLUSTER[1] == 1, f"CLUSTER={CLUSTER}: HALVES has no clusters: leave one out"
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
