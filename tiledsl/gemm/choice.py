@@ -85,8 +85,8 @@ PROMOTED, SCALED = 96, 64
 """Registers of accumulators that leave enough for as many sums in f32; and for their scales: with 96 the kernel is 8%
 slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more. Columns that do not
 divide a block have several scales: a tile of 112 takes 9% longer than one of 128 (4096 x 2112 x 7168)."""
-SCALING = 1.28
-"""How much longer products with scales of blocks take, of tiles of 128 x 128 and 128 x 256 alike (8192 cubed)."""
+SCALING = 1.36, 1.28
+"""How much longer products with scales of blocks take: of tiles in one piece, and in halves (4096 and 8192 cubed)."""
 NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
@@ -322,7 +322,7 @@ def estimate(
 
     products = steps * t.area * (BK / MACS)
     if scaled:
-        products = products * SCALING
+        products = products * where(t.area > 64 * 256, SCALING[1], SCALING[0])
     if split:
         products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
     staging = steps * edges * (2 * BK / SM_INTAKE)
@@ -535,12 +535,18 @@ def _candidates(
     variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
     variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
     if promoted:
-        fitting = [v for v in variants if v.registers <= PROMOTED and (v.tile[2] == 1 or v.tile[1] <= 32)]
-        variants = fitting + [v for v in variants if v.in_halves and not split]
-    if promoted and not exchange:  # scaled
-        in_one = [v for v in variants if v.registers <= SCALED and BLOCK % v.tile[1] == 0]
-        in_one = [v for v in in_one if v.tile[2] > 1 or v.along_m * v.along_n == 1]
-        variants = in_one + [v for v in variants if v.in_halves]
+        scaled = not exchange
+        in_two = [v for v in variants if v.in_halves and not split]
+        most = 64 if scaled else 32
+        variants = [
+            v
+            for v in variants
+            if v.registers <= PROMOTED and (v.tile[2] == 1 or (v.tile[0] == 64 and v.tile[1] <= most))
+        ]
+        if scaled:
+            variants = [v for v in variants if v.registers <= SCALED and BLOCK % v.tile[1] == 0]
+            variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1]
+        variants = in_two + variants
     if split:
         variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]
     kinds = [v.parts for v in variants]
