@@ -261,6 +261,7 @@ CASES: dict[str, tuple[Variant, tuple[int, int, int]]] = {
     "two blocks": (Variant((128, 192, 1)), (128, 400, 400)),
     "three blocks": (Variant((128, 176, 1)), (64, 368, 272)),
     "whole blocks": (Variant((128, 256, 1)), (64, 400, 144)),
+    "wide instances": (Variant((64, 64, 2)), (150, 200, 272)),
     "instances": (Variant((64, 32, 2)), (150, 80, 656)),
     "halves": (Variant((128, 256, 1)), (200, 700, 400)),
     "halves of one block": (Variant((128, 256, 1)), (70, 300, 112)),
