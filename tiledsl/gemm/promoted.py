@@ -157,9 +157,9 @@ def in_halves(
         assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
         syncwarp()  # the item before has been scaled
         for i in unroll(AHEAD):
-            copy_scales(scale_a, room, t, row, i)
+            copy_scales(scale_a, room, t, row, index(i))
         # In the loop it costs 4%, as ptxas then moves what belongs to the products.
-        if late and A.shape[2] > 0:
+        if late and scale_a.shape[2] > 0:
             ptx.named_barrier(LATE, threads=256)
     for k in t.k:
         block = k.start // BLOCK
