@@ -28,7 +28,7 @@ from tiledsl.gemm.choice import (
     table_of,
 )
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
-from tiledsl.gemm.plan import Problem, plan
+from tiledsl.gemm.plan import Problem, choice_of, plan
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 
@@ -129,6 +129,16 @@ def sensible(v: Variant, m: int, n: int) -> bool:
     shared = (v.along_m == 1 or (columns % (8 * v.along_m) == 0 and m > rows)) and (v.along_n == 1 or n > columns)
     much = columns > (64 if v.by_rows else 16) and columns >= 2 * n
     return shared and not much and not (v.by_rows and columns % 32) and (rows == 64 or m > 64)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_what_parts_of_k_cost_is_of_those_that_split_it(scaled: bool) -> None:
+    """Filters leave the variants in the order by which the tables tell these apart; halves are among the first."""
+    for m, n, k in ((512, 4096, 7168), (64, 512, 8192), (4096, 4096, 4096)):
+        problem = Problem(1, m, n, k, "e4m3", unit_b=1, promoted=True, scaled=scaled)
+        found = ranked(1000, *choice_of(problem))
+        assert all((times.reduction > 0) == (variant.parts > 0) for variant, times in found)
+        assert m < 4096 or found[0][0].in_halves
 
 
 def candidates(m: int, n: int, along_k: tuple[bool, bool], tiles: Sequence[Tile], clusters: int) -> list[Variant]:
