@@ -536,10 +536,8 @@ def every_tile_of_block_scales() -> None:
     from tiledsl.gemm.hopper import hopper_fastest
 
     A, B, of_a, of_b = (x[None] for x in _scaled("float8_e4m3fn", "float8_e4m3fn", 264, 720, 528))
-    tiles = [(128, columns, 1) for columns in (256, 32, 64, 96, 112, 128, 144, 160, 176, 192)] + [
-        (64, 16, 2),
-        (64, 32, 2),
-    ]
+    tiles = [(128, columns, 1) for columns in (256, 32, 64, 96, 112, 128, 144, 160, 176, 192)]
+    tiles += [(64, 16, 2), (64, 32, 2)]
     for number, tile in enumerate(tiles):
         along_m, along_n = ((1, 1), (2, 1), (1, 2))[number % 3]
         variant = Variant(tile, along_m=along_m, along_n=along_n)
@@ -551,6 +549,35 @@ def every_tile_of_block_scales() -> None:
             scales = {name: x.to(C.device) for name, x in (("scale_a", of_a), ("scale_b", of_b))}
             hopper_fastest(*arrays, C, **scales, device=device, PROMOTED=True, SCALED=True, **consts)
         assert torch.equal(found[0].cpu().view(torch.int32), found[1].view(torch.int32)), tile
+
+
+def sums_in_halves() -> None:
+    """Tiles of 128 x 256, one half of the columns after the other: the bits of tiles of 128 x 128, with scales and
+    without, also where CTAs have several tiles, and of the emulator. Ten times, since warpgroups are out of step."""
+    import torch
+
+    from tiledsl.gemm.choice import Variant
+    from tiledsl.gemm.hopper import hopper_fastest
+
+    for m, n, k in ((264, 720, 528), (130, 300, 112), (70, 272, 256), (3000, 5000, 1040), (2176, 4096, 4096)):
+        A, B, of_a, of_b = (x[None] for x in _scaled("float8_e4m3fn", "float8_e4m3fn", m, n, k))
+        for scaled in (True, False):
+            more: dict[str, Any] = {"scale_a": of_a, "scale_b": of_b} if scaled else {}
+
+            def product(columns: int, device: Any = None, more: Any = more, scaled: bool = scaled, size: Any = (m, n),
+                        operands: Any = (A, B)) -> Any:  # fmt: skip
+                consts = Variant((128, columns, 1)).consts(0, 4, size=1, beside=4096)
+                consts |= {"PROMOTED": True, "SCALED": scaled, "HALVES": columns == 256}
+                C = torch.full((1, *size), 7.0, device="cpu" if device else "cuda")
+                arrays = [x.to(C.device) for x in operands]
+                hopper_fastest(*arrays, C, device=device, **{n: x.to(C.device) for n, x in more.items()}, **consts)
+                return C.view(torch.int32)
+
+            expected = product(128)
+            for _ in range(10):
+                assert torch.equal(product(256), expected), (m, n, k, scaled)
+            if m * n * k < 1 << 27:
+                assert torch.equal(product(256, "emulator"), expected.cpu()), (m, n, k, scaled)
 
 
 def _of_planes(name: str, m: int, n: int, k: int) -> tuple[Any, Any]:

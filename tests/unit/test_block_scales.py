@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tiledsl.arch import TARGETS
 from tiledsl.errors import CompileErrors, EmulatorError, KernelArgumentError
 from tiledsl.gemm import call, gemm, promoted, warmup
 from tiledsl.gemm.choice import WHOLE, Variant, best
+from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.hopper_tiles import piece_width
@@ -265,6 +267,9 @@ CASES: dict[str, tuple[Variant, tuple[int, int, int]]] = {
     "instances": (Variant((64, 32, 2)), (150, 80, 656)),
     "halves": (Variant((128, 256, 1)), (200, 700, 400)),
     "halves of one block": (Variant((128, 256, 1)), (70, 300, 112)),
+    "halves of two blocks": (Variant((128, 256, 1)), (128, 272, 256)),
+    "halves of part of a block of columns": (Variant((128, 192, 1)), (70, 400, 272)),
+    "narrow halves": (Variant((128, 32, 1)), (70, 24, 528)),
     "a cluster": (Variant((128, 64, 1), along_m=2, along_n=2), (200, 72, 384)),
     "parts": (Variant((128, 96, 1), parts=4), (100, 200, 2064)),
     "parts of groups": (Variant((128, 64, 1), parts=2, groups=3), (100, 72, 2400)),
@@ -284,7 +289,7 @@ def of_kernel(name: str) -> tuple[tuple[Array, ...], dict[str, Any], Array]:
         "STAGES": 3,
         "PROMOTED": True,
         "SCALED": True,
-        "HALVES": variant.in_halves,
+        "HALVES": "halves" in name,
     }
     more: dict[str, Any] = {name: x[None] for name, x in given.items()}
     if variant.parts:
@@ -300,7 +305,38 @@ def test_right_and_without_hazards(name: str) -> None:
     assert equal(arrays[2][0], expected)
 
 
-@pytest.mark.parametrize("name", ["one piece", "deep steps", "halves", "a part without a slice"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_halves_have_the_bits_of_whole_tiles(scaled: bool) -> None:
+    """Sums that round, in the same order. A CTA has several tiles, so that its warpgroups meet again for each."""
+    random = np.random.default_rng(0)
+    A, B = (random.standard_normal(shape).astype(NUMPY["e4m3"])[None] for shape in ((130, 272), (520, 272)))
+    given: dict[str, Any] = {"scale_a": random.standard_normal((1, 130, 3)).astype(F32)}
+    given["scale_b"] = random.standard_normal((1, 3, 5)).astype(F32)
+    found: list[Array] = []
+    for tile in ((128, 256, 1), (128, 128, 1)):
+        consts = Variant(tile).consts(0, 4, size=1, beside=promoted.ROOM_OF_SCALES)
+        consts |= {"PROMOTED": True, "SCALED": scaled, "HALVES": tile[1] == 256}
+        found.append(np.full((1, 130, 520), 7, F32))
+        arguments = A, B.swapaxes(1, 2), found[-1]
+        hopper_fastest._emulated(arguments, {**(given if scaled else {}), **consts}, checks=True, processors=2)
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize("out", ["bf16", "f32"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_halves_do_not_spill(scaled: bool, out: str) -> None:
+    consts = Variant((128, 256, 1)).consts(0, 4, size=1, beside=promoted.ROOM_OF_SCALES)
+    consts |= {"PROMOTED": True, "SCALED": scaled, "HALVES": True, "EARLY": True, "ADD_C": True, "EPILOGUE": add_bias}
+    spec, target = hopper_fastest.specialized("sm_90a", {"D": "e4m3", "F": "e4m3", "E": out, **consts})
+    left_out = ("sums", "done", *(() if scaled else ("scale_a", "scale_b")))
+    tensors = {name: None if name in left_out else x for name, x in spec.tensors}
+    if tensors["B"] is not None:
+        tensors["B"] = replace(tensors["B"], unit=1)
+    used = hopper_fastest.builds.compiled(replace(spec, tensors=tuple(tensors.items())), target).resources
+    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["one piece", "narrow halves", "deep steps", "a part without a slice"])
 def test_what_is_left_out_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wait for copies of scales and, in one piece, for slots of the ring; each time that a warp's lanes wait for
     each other, before they read scales or overwrite them. Between items, stores of the result synchronise as well,
@@ -310,7 +346,7 @@ def test_what_is_left_out_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
     parts = more["SPLIT"] > 0
     kinds = (async_copy.WaitGroup, gpu.SyncWarp, *(() if parts else (barriers.Wait,)))
     missed = [x for x in not_found(kernel, arguments, kinds, 2 if parts else 1) if "promoted.py" in x or not parts]
-    if name == "halves":  # a slot of the second halves is free when that of the first halves is
+    if more["HALVES"]:  # a slot of the right halves is free when that of the left halves is
         assert "mbarrier.wait at" in missed.pop(0)
     assert len(missed) == (0 if parts else 1) and all("gpu.sync_warp at" in x and "promoted.py" in x for x in missed)
 
@@ -340,6 +376,14 @@ def test_what_the_kernel_refuses() -> None:
     halves = [x.astype(ml_dtypes.bfloat16) for x in arrays[:2]]
     with pytest.raises(CompileErrors, match="a scale is of 128 elements of k, and a step has 64: make BK 128"):
         hopper_fastest(*halves, arrays[2], device="emulator", **more | {"BK": 64})
+    for wrong, expected in (
+        ({"INSTANCES": 2, "BM": 64}, "two warpgroups that share a tile: make INSTANCES 1, and BM 128, not 64"),
+        ({"BK": 256}, "two halves are of one block of k, and a step has 2: make BK 128"),
+        ({"PROMOTED": False}, "HALVES is for PROMOTED sums without clusters, whose k is not split: leave it out"),
+        ({"CLUSTER": (2, 1)}, "HALVES is for PROMOTED sums without clusters, whose k is not split: leave it out"),
+    ):
+        with pytest.raises(CompileErrors, match=expected):
+            hopper_fastest(*arrays, device="emulator", **more | {"HALVES": True, "BN": 128} | wrong)
     more["scale_b"] = None
     with pytest.raises(CompileErrors, match="SCALED needs what it scales by: pass scale_a and scale_b"):
         hopper_fastest(*arrays, device="emulator", **more)

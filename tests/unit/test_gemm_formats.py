@@ -267,6 +267,7 @@ def test_what_is_chosen_for_promoted_sums() -> None:
         consts = made.consts
         assert consts["PROMOTED"] and consts["BK"] == 128
         assert consts["INSTANCES"] == 1 or consts["BN"] <= 32
+        assert consts.get("HALVES", False) == (consts["BN"] == 256)
         assert consts["BM"] * consts["BN"] <= 96 * 256 or consts["HALVES"]
     with pytest.raises(KernelArgumentError, match="precision is 'promoted' on sm_120a, and only the kernel for wgmma"):
         plan(Problem(1, 64, 64, 64, "e4m3", promoted=True, arch="sm_120a"))
@@ -291,6 +292,8 @@ CASES: dict[str, tuple[Variant, str, str, str, tuple[int, int, int]]] = {
     "parts": (Variant((64, 96, 2), parts=8), "e4m3", "e4m3", "bf16", (100, 96, 2400)),
     "exchanged": (Variant((64, 32, 2), exchanged=True, parts=4), "e4m3", "e4m3", "f32", (40, 200, 2000)),
     "promoted": (Variant((128, 64, 1), along_m=2), "e4m3", "e5m2", "f32", (256, 128, 640)),
+    "promoted in halves": (Variant((128, 256, 1)), "e4m3", "e5m2", "bf16", (150, 400, 400)),
+    "promoted in halves, exchanged": (Variant((128, 256, 1), exchanged=True), "e4m3", "e4m3", "f32", (280, 150, 112)),
     "many accumulators": (Variant((128, 256, 1)), "e4m3", "e4m3", "e4m3", (128, 256, 256)),
 }
 
@@ -302,7 +305,7 @@ def test_right_and_without_hazards(name: str) -> None:
     C = np.full((1, m, n), 7, NUMPY[out])
     expected, operands = exact(A, B), (A, B, C)
     consts = variant.consts(0, C.dtype.itemsize, size=1) | {"STAGES": 3, "EXCHANGED": variant.exchanged}
-    consts["PROMOTED"] = name == "promoted"
+    consts |= {"PROMOTED": "promoted" in name, "HALVES": "halves" in name}
     if variant.exchanged:
         operands = tuple(X.swapaxes(1, 2) for X in (B, A, C))
     room: dict[str, Any] = {}

@@ -17,7 +17,8 @@ The operands' dtypes decide the product: bf16 or f16 in either order; tf32, e4m3
 mixed), whose operands wgmma reads along k only. Integers add up in i32, all others in f32. A step of BK elements has
 128 bytes of each row, or a multiple. PROMOTED: the tensor cores add up the products of a step only, and threads add
 these sums in f32; of 8-bit floats tensor cores keep 14 bits. With SCALED as well, they are scaled before, by `scale_a`
-and `scale_b`: `promoted.py`. SCALED alone multiplies the whole sums by rows and by columns, in f32; results of i8 and
+and `scale_b`: `promoted.py`. With HALVES a step's columns are multiplied in two halves, by which a tile of 128 x 256
+fits into the registers. SCALED alone multiplies the whole sums by rows and by columns, in f32; results of i8 and
 u8 are rounded to nearest even. With PLANES, A and B are that many planes of f32, as many elements of each in a step of
 BK, and `scale_a` and `scale_b` are those of rows and columns, or None: `planes.py`. With MODULI the epilogue gets row 0
 of each matrix of `scale_a` in place of the bias: `residues.py`.
@@ -74,7 +75,7 @@ from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
-from tiledsl.gemm.promoted import KBlocks, NBlocks, in_halves, of_planes, promoted, room_of_scales
+from tiledsl.gemm.promoted import KBlocks, NBlocks, of_planes, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     NARROW,
     add_up,
@@ -235,10 +236,9 @@ def hopper_fastest(
     assert A.dtype.bytes == 2 or along_k, (
         "wgmma reads other than 16-bit operands along k only, in aligned rows: copy them"
     )
-    assert not HALVES or (PROMOTED and BM == 128 and INSTANCES == 1 and not SPLIT and not GATHER), (
-        "HALVES is for PROMOTED tiles of BM=128 by one instance, whose k is not split: leave it out"
+    assert not HALVES or (PROMOTED and CLUSTER == (1, 1) and not SPLIT and not GATHER), (
+        "HALVES is for PROMOTED sums without clusters, whose k is not split: leave it out"
     )
-    assert not HALVES or CLUSTER[0] * CLUSTER[1] == 1, f"CLUSTER={CLUSTER}: HALVES has no clusters: leave one out"
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
@@ -249,11 +249,10 @@ def hopper_fastest(
     scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED and PROMOTED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
     room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
-    parts_a, parts_b = parts_of(A), parts_of(B)
-    width: int = BN // 2 if HALVES else staged_width(BN, B.unit == 1)
+    width, parts_a, parts_b = BN // 2 if HALVES else staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
-    behind: Any = Ring(STAGES, b=staging(B, BK, width)) if HALVES else None
+    half: Any = Ring(STAGES, b=staging(B, BK, width)) if HALVES else None
     left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
@@ -278,8 +277,8 @@ def hopper_fastest(
                         tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
                         tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
                     if HALVES:
-                        with behind.fill() as s:
-                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start + width]), s.b)
+                        with half.fill() as s:
+                            tma_load(as_stored(B[t.batch, k, tile(1, width) + t.n.start]), s.b)
     if apart:
         with role("order", registers=104):
             for t in work:
@@ -297,10 +296,8 @@ def hopper_fastest(
             with r.turn("multiply"):
                 if PLANES:
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
-                elif HALVES:
-                    acc = in_halves(ring, behind, t, A, B, (BM, BN), scales, t.batch)
                 elif PROMOTED:
-                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch)
+                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch, half)
                 else:
                     for _ in t.k:
                         if apart:
