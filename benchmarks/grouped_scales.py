@@ -54,7 +54,7 @@ class Operands(NamedTuple):
     def alone(self, group: int, first: int, last: int) -> Any:
         """The product of these rows by one matrix."""
         scales = {"scale_a": self.scale_a[first:last], "scale_b": self.scale_b[group]}
-        return gemm(self.a[first:last], self.b[group], **scales)
+        return gemm(self.a[first:last], self.b[group], **scales, batch_invariant=True)
 
 
 def sizes_of(groups: int, seed: int) -> list[int]:
