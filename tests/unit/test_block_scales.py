@@ -378,7 +378,7 @@ def test_what_the_kernel_refuses() -> None:
         hopper_fastest(*halves, arrays[2], device="emulator", **more | {"BK": 64})
     for wrong, expected in (
         ({"INSTANCES": 2, "BM": 64}, "two warpgroups that share a tile: make INSTANCES 1, and BM 128, not 64"),
-        ({"BK": 256}, "two halves are of one block of k, and a step has 2: make BK 128"),
+        ({"BK": 256}, "two halves are of 128 elements of k, and a step has 256: make BK 128"),
         ({"PROMOTED": False}, "HALVES is for PROMOTED sums without clusters, whose k is not split: leave it out"),
         ({"CLUSTER": (2, 1)}, "HALVES is for PROMOTED sums without clusters, whose k is not split: leave it out"),
     ):

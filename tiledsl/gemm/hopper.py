@@ -252,7 +252,7 @@ def hopper_fastest(
     width, parts_a, parts_b = BN // 2 if HALVES else staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
-    half: Any = Ring(STAGES, b=staging(B, BK, width)) if HALVES else None
+    behind: Any = Ring(STAGES, b=staging(B, BK, width)) if HALVES else None
     left: Any = Ring(STAGES if parts_a > 1 else APART, a=staging(A, BM, BK)) if apart else None
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
@@ -277,8 +277,8 @@ def hopper_fastest(
                         tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
                         tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
                     if HALVES:
-                        with half.fill() as s:
-                            tma_load(as_stored(B[t.batch, k, tile(1, width) + t.n.start]), s.b)
+                        with behind.fill() as s:
+                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start + width]), s.b)
     if apart:
         with role("order", registers=104):
             for t in work:
@@ -297,7 +297,7 @@ def hopper_fastest(
                 if PLANES:
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
-                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch, half)
+                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch, behind)
                 else:
                     for _ in t.k:
                         if apart:

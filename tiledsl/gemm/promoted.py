@@ -13,11 +13,6 @@ before they are due, in whatever order they are in memory. Loads to registers wo
 ptxas moves them there. By TMA, each thread would need a proxy fence in each step before the next copy. Of B, whose few
 scales stay in L1, such loads are early enough.
 
-Sums and products of a tile of 128 x 256 have 256 registers a thread. Such a tile is multiplied one half of its columns
-after the other, so that only half of the products are there at once; the second half of B has a ring of its own, whose
-slots are free as soon as they can be. With scales, a warpgroup adds about as long as it multiplies half a tile: one of
-the two starts half a step late, at every tile, so that they take turns.
-
 Planes (`planes.py`): of a step, wgmma adds up the products of those pairs of planes that count, from zero, the smallest
 first; so each of the few truncations of the sum of the large ones is of a sum over one step only. Scales of rows and
 columns are powers of two, and their product may overflow where the result does not: the smaller one comes first.
@@ -48,7 +43,6 @@ from tiledsl import (
     syncwarp,
     tile_function,
     unroll,
-    vote_all,
     warp_id,
     wgmma,
     where,
@@ -76,8 +70,8 @@ rows, and copies those of 32: a branch between products and the wait for them ma
 """
 ROOM_OF_SCALES = 4 * prod(SLOTS)
 """Bytes of that."""
-SKEWED = 15
-"""The named barrier at which the lower warpgroup waits for the upper one. Roles take theirs from 1 on."""
+LATE, LOWER = 15, 2
+"""A named barrier; and the warpgroup that waits for it, which has the lower rows of a tile."""
 PANEL = 8
 """Columns of an accumulator of which a thread has two in each of its rows, and the next eight behind them."""
 
@@ -96,76 +90,116 @@ def promoted(
     shape: tuple[int, int],
     scales: Any,
     group: index,
-    right: Any = None,
+    behind: Any = None,
 ) -> Fragment[f32]:
     """The product of the tiles of item t in a ring: those of a step are multiplied by wgmma, and the products added in
     f32. One warpgroup adds while others multiply. scales: None, or of A, of B, and `room_of_scales`. group: the matrix
-    of B. right: None, or a ring of the right half of B's columns, which are multiplied once those of the left half are
-    added: sums and products of so many columns do not fit into the registers together.
-
-    With scales, two halves and two warpgroups, the lower one starts when the upper one has added its first half. From
-    then on one multiplies while the other adds; without that both would wait for the tensor cores at the same time.
-    """
+    of B. behind: None, or a ring of the right half of B's columns."""
+    if behind is not None:
+        return in_halves(ring, behind, t, A, B, shape, scales, group)
     total = wgmma.accumulator(shape, f32).wait()
-    assert right is None or total.layout.threads == 256, (
+    if scales is None:
+        for _ in t.k:
+            with ring.use() as s:
+                product = wgmma(matrix(s.a, A), matrix(s.b, B)[:, : shape[1]], wgmma.accumulator(shape, f32))
+            total = total + product.wait()
+        return total
+    scale_a, scale_b, room = scales
+    assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
+    row = first_row(total) + t.m.start
+    syncwarp()  # the item before has been scaled
+    for i in unroll(AHEAD):
+        copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
+    for k in t.k:
+        assert k.size % BLOCK == 0, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
+        block = k.start // BLOCK
+        products: list[Any] = []
+        factors: list[Any] = []
+        with ring.use() as s:
+            for i in unroll(k.size // BLOCK):
+                a, b = matrix(s.a, A)[:, i * BLOCK : (i + 1) * BLOCK], matrix(s.b, B)[i * BLOCK : (i + 1) * BLOCK, :]
+                products.append(wgmma(a, b[:, : shape[1]], wgmma.accumulator(shape, f32)))
+            for i in unroll(k.size // BLOCK):
+                ptx.wait_group(AHEAD - 1)
+                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
+                copy_scales(scale_a, room, t, row, block + i + AHEAD)
+                factors.append(of_elements(total, room, scale_b, t, group, block + i))
+        for i in unroll(k.size // BLOCK):
+            partial = products[i].wait()
+            if i == 0 or block + i < scale_a.shape[2]:  # not 0 times a scale that is not there
+                total = partial * factors[i] + total
+    ptx.wait_group(0)
+    return total
+
+
+@tile_function
+def in_halves(
+    ring: Any,
+    behind: Any,
+    t: WorkItem,
+    A: Memory[Any],
+    B: Memory[Any],
+    shape: tuple[int, int],
+    scales: Any,
+    group: index,
+) -> Fragment[f32]:
+    """What `promoted` returns, of a tile whose sums and products do not fit into the registers together. B's columns
+    are multiplied one half after the other, the second one from the ring `behind`. With scales the warpgroup of the
+    lower rows begins a product late, so that one warpgroup adds while the other one multiplies.
+
+    Apart from `promoted`: with one loop for both, ptxas orders the loop so that products with scales are 5% slower."""
+    half: int = shape[1] // 2
+    total = wgmma.accumulator(shape, f32).wait()
+    assert total.layout.threads == 256, (
         f"two halves of columns are for two warpgroups that share a tile: make INSTANCES 1, and BM 128, not {shape[0]}"
     )
-    width: int = shape[1] if right is None else shape[1] // 2
-    sums: list[Any] = [total if right is None else total.columns(i, width) for i in range(0, shape[1], width)]
+    sums = [total.columns(0, half), total.columns(half, half)]
     given: Any = scales if scales is not None else (None, None, None)
     scale_a, scale_b, room = given
-    row: Any = first_row(total) + t.m.start if scales is not None else 0
-    lower: Any = None
+    row = first_row(total) + t.m.start
+    late = warp_id() // 4 == LOWER
     if scales is not None:
         assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
         syncwarp()  # the item before has been scaled
         for i in unroll(AHEAD):
-            copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
-        if right is not None:
-            # The lanes of a warp agree anyhow; by the vote, the condition of the barriers is known to be uniform.
-            lower = vote_all(row >= t.m.start + shape[0] // 2)
-            if lower and scale_a.shape[2] > 0:  # in the loop it costs 4%: ptxas then moves what belongs to the products
-                ptx.named_barrier(SKEWED, threads=256)
+            copy_scales(scale_a, room, t, row, index(i))
+        # In the loop it costs 4%.
+        if late and scale_a.shape[2] > 0:
+            ptx.named_barrier(LATE, threads=256)
     for k in t.k:
-        assert scales is None or k.size % BLOCK == 0, (
-            f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
-        )
-        count: int = 1 if scales is None else k.size // BLOCK
-        assert right is None or count == 1, f"two halves are of one block of k, and a step has {count}: make BK {BLOCK}"
-        depth: int = k.size // count
         block = k.start // BLOCK
-        products: list[Any] = []
-        factors: list[Any] = [None for _ in range(count * len(sums))]
+        factors: list[Any] = []
         with ring.use() as s:
-            for i in unroll(count):
-                a, b = matrix(s.a, A)[:, i * depth : (i + 1) * depth], matrix(s.b, B)[i * depth : (i + 1) * depth, :]
-                products.append(wgmma(a, b[:, :width], wgmma.accumulator((shape[0], width), f32)))
+            a = matrix(s.a, A)
+            product = wgmma(a, matrix(s.b, B), wgmma.accumulator((shape[0], half), f32))
             if scales is not None:
-                for i in unroll(count):
-                    ptx.wait_group(AHEAD - 1)
-                    syncwarp()  # they have arrived for all lanes, and those of the block before have been read
-                    copy_scales(scale_a, room, t, row, block + i + AHEAD)
-                    for j in unroll(len(sums)):
-                        at = i * len(sums) + j
-                        factors[at] = of_elements(sums[j], room, scale_b, t, group, block + i, j * width)
-            if right is not None:
-                sums[0] = before_the_next(added(sums[0], products[0].wait(), factors[0]))
-                if scales is not None and block == 0 and not lower:
-                    ptx.named_barrier(SKEWED, threads=256, wait=False)
-                with right.use() as to:
-                    products[0] = wgmma(matrix(s.a, A), matrix(to.b, B), wgmma.accumulator((shape[0], width), f32))
-        for i in unroll(count):
-            partial = products[i].wait()
-            if i == 0 or block + i < scale_a.shape[2]:  # not 0 times a scale that is not there
-                sums[-1] = added(sums[-1], partial, factors[(i + 1) * len(sums) - 1])
+                assert k.size == BLOCK, (
+                    f"two halves are of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
+                )
+                ptx.wait_group(AHEAD - 1)
+                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
+                copy_scales(scale_a, room, t, row, block + AHEAD)
+                factors = [of_elements(sums[j], room, scale_b, t, group, block, j * half) for j in range(2)]
+            sums[0] = before_the_next(added(product.wait(), factors, 0, sums[0]))
+            if scales is not None and block == 0 and not late:
+                ptx.named_barrier(LATE, threads=256, wait=False)
+            with behind.use() as to:
+                product = wgmma(a, matrix(to.b, B), wgmma.accumulator((shape[0], half), f32))
+        sums[1] = added(product.wait(), factors, 1, sums[1])
     if scales is not None:
         ptx.wait_group(0)
-    return sums[0] if right is None else beside(sums[0], sums[1])
+    registers = fragment(total.registers().shape, f32)
+    each: int = half // 2
+    for j in unroll(2):
+        own = sums[j].registers()
+        for i in unroll(each):
+            registers[j * each + i] = own[i]
+    return fragment(shape, f32, total.layout, init=registers)
 
 
 @tile_function
-def added(total: Fragment[f32], product: Fragment[f32], factor: Any) -> Fragment[f32]:
-    return total + product if factor is None else product * factor + total
+def added(product: Any, factors: list[Any], j: int, total: Any) -> Any:
+    return product * factors[j] + total if len(factors) else total + product
 
 
 def _same(x: Any) -> Any:
@@ -173,23 +207,14 @@ def _same(x: Any) -> Any:
 
 
 @tile_function
-def before_the_next(x: Fragment[f32]) -> Fragment[f32]:
+def before_the_next(x: Any) -> Any:
     """x, computed before the next product begins: ptxas would put it off, and both products would need registers."""
-    made = x.registers()
+    made, own = fragment(x.registers().shape, f32), x.registers()
     for i in unroll(made.shape[0]):
         made[i] = ptx.inline(
-            "mov.b32 $0, $1;", f32, made[i], volatile=True, memory="nothing", uniform="operands", emulate=_same
+            "mov.b32 $0, $1;", f32, own[i], volatile=True, memory="nothing", uniform="operands", emulate=_same
         )
     return fragment(x.shape, f32, x.layout, init=made)
-
-
-@tile_function
-def beside(left: Fragment[f32], right: Fragment[f32]) -> Fragment[f32]:
-    """The columns of both, of as many rows, as one accumulator."""
-    count: int = left.registers().shape[0]
-    made = fragment((2 * count,), f32)
-    made[:count], made[count:] = left.registers(), right.registers()
-    return fragment((left.shape[0], 2 * left.shape[1]), f32, left.layout, init=made)
 
 
 @tile_function
