@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from tiledsl.backends.emulator.native.loops import available, compiled, splat
+from tiledsl.backends.machine_code import available, compiled, splat
 from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Terms
 
 LANES = 8

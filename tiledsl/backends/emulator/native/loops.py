@@ -11,9 +11,7 @@ along the lanes either has one element a warp.
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Any, Callable
 
 import numpy as np
@@ -22,40 +20,12 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.spans import Span
+from tiledsl.backends.machine_code import address_of, available, compiled, splat
 from tiledsl.ir import semantics
 from tiledsl.ir.types import DType
 
 SMALL = 256
 """Fewer elements than this are left to NumPy."""
-
-
-@cache
-def available() -> bool:
-    """Is llvmlite here?"""
-    try:
-        import_module("llvmlite.binding")
-    except ImportError:
-        return False
-    return True
-
-
-@cache
-def compiled(source: str, arguments: int) -> Callable[..., int]:
-    """The function `run` of an LLVM IR module; all its parameters are pointers or i64."""
-    llvm: Any = import_module("llvmlite.binding")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    host = {"cpu": llvm.get_host_cpu_name(), "features": llvm.get_host_cpu_features().flatten()}
-    machine = llvm.Target.from_default_triple().create_target_machine(**host, opt=3)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source), machine)
-    engine.finalize_object()
-    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(engine.get_function_address("run"))
-    _ENGINES.append(engine)
-    return function
-
-
-_ENGINES: list[Any] = []
-"""Keeps compiled code alive."""
 
 
 def _loop(parameters: str, body: str) -> str:
@@ -82,14 +52,6 @@ exit:
 """
 
 
-def splat(name: str, type_: str, value: str, lanes: int = WARP) -> str:
-    """Defines the vector ``%name`` with `value` in every place."""
-    vector = f"<{lanes} x {type_}>"
-    return f"""
-  %{name}.one = insertelement {vector} poison, {type_} {value}, i32 0
-  %{name} = shufflevector {vector} %{name}.one, {vector} poison, <{lanes} x i32> zeroinitializer"""
-
-
 def _operand(name: str, type_: str, align: int, varies: bool) -> str:
     """Defines the vector ``%name``. varies: along the lanes."""
     at = f"""
@@ -99,15 +61,11 @@ def _operand(name: str, type_: str, align: int, varies: bool) -> str:
   %{name}.at = getelementptr {type_}, ptr %{name}.start, i64 %{name}.from"""
     if varies:
         return f"{at}\n  %{name} = load <32 x {type_}>, ptr %{name}.at, align {align}"
-    return f"{at}\n  %{name}.value = load {type_}, ptr %{name}.at" + splat(name, type_, f"%{name}.value")
+    return f"{at}\n  %{name}.value = load {type_}, ptr %{name}.at" + splat(name, type_, f"%{name}.value", WARP)
 
 
 def _parameters(*names: str) -> str:
     return ", ".join(f"ptr %{name}.start, i64 %{name}.groups, i64 %{name}.warps" for name in names)
-
-
-def _address(array: NDArray[Any]) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[bool, int, int] | None:
@@ -176,7 +134,7 @@ def fma(dtype: DType) -> Callable[..., Any]:
             return plain(*operands)
         run, shape, (of_a, of_b, of_c) = plan
         out = np.empty(shape, numpy)
-        run(_address(out), shape[0], shape[1], _address(a), *of_a, _address(b), *of_b, _address(c), *of_c)
+        run(address_of(out), shape[0], shape[1], address_of(a), *of_a, address_of(b), *of_b, address_of(c), *of_c)
         return out
 
     return evaluate
@@ -190,7 +148,7 @@ def _gather(bits: int, varies: bool) -> Callable[..., int]:
     """The element of address a in group g is at ``memory + a + rows[g] * size``; a is inside if ``(a - low) <= room``,
     unsigned, and ``a & misaligned`` is 0. `memory` has the origin taken off."""
     vector, size = f"<32 x i{bits}>", bits // 8
-    splats = "".join(splat(f"{name}.all", "i64", f"%{name}") for name in ("low", "room", "misaligned"))
+    splats = "".join(splat(f"{name}.all", "i64", f"%{name}", WARP) for name in ("low", "room", "misaligned"))
     body = f"""{_operand("a", "i64", 8, varies)}{splats}
   %off.low = sub <32 x i64> %a, %low.all
   %within = icmp ule <32 x i64> %off.low, %room.all
@@ -229,11 +187,11 @@ def gather(span: Span, address: Ints, vec: int) -> tuple[NDArray[Any], ...] | No
     if shape[0] * shape[1] * WARP < SMALL:
         return None
     rows = np.zeros(groups, np.int64) if span.rows is None else span.rows
-    memory, (varies, *along) = _address(span.elements) - span.origin, steps
+    memory, (varies, *along) = address_of(span.elements) - span.origin, steps
     results = [np.empty(shape, span.elements.dtype) for _ in range(vec)]
     for e, out in enumerate(results):
-        where = memory + e * size, _address(rows), _address(address), *along
-        bad = _gather(size * 8, varies)(_address(out), *shape[:2], *where, span.low, room, vec * size - 1)
+        where = memory + e * size, address_of(rows), address_of(address), *along
+        bad = _gather(size * 8, varies)(address_of(out), *shape[:2], *where, span.low, room, vec * size - 1)
         if bad:
             return None
     return tuple(results)
