@@ -27,6 +27,7 @@ from tiledsl.gemm.choice import (
     ranked,
     table_of,
 )
+from tiledsl.gemm.formats import SPLITS
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.plan import Problem, choice_of, plan
 from tiledsl.gemm.split_k import slice_width
@@ -179,6 +180,22 @@ def test_the_choice_is_the_fastest_of_all_in_one_piece(
     fitting = [v for v in candidates(m, n, (a, b), WHOLE, len(CLUSTERS)) if v.has_registers(behind)]
     chosen = best(*product, behind, processors, parted=False)
     assert chosen._replace(band=4) == least(fitting, product, processors)[1]
+
+
+@given(
+    st.integers(0, 2), EXTENTS, EXTENTS, EXTENTS, st.sampled_from((132, 78)),
+    st.sampled_from((
+        ((True, True), 0), ((True, False), 1), ((False, True), 3, True, True), ((False, False), 2, False),
+        ((True, True), 0, True, False, True, 1), ((True, True), 0, True, False, True, 1, 2, False),
+        *(((True, True), 0, True, False, True, 2, 4, True, split) for split in SPLITS.values()),
+    )),
+)  # fmt: skip
+def test_the_compiled_model_chooses_what_numpy_finds_fastest(
+    batch: int, m: int, n: int, k: int, processors: int, kind: tuple[Any, ...]
+) -> None:
+    along_k, behind, *rest = kind
+    arguments = batch, m, n, k, along_k, behind, processors, *rest
+    assert best(*arguments) == ranked(1, *arguments)[0][0]
 
 
 def test_what_is_not_looked_at_is_hardly_ever_faster() -> None:

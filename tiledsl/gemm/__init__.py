@@ -3,7 +3,7 @@
 - `gemm` (`call.py`): C = epilogue(alpha A B + beta C), any shape and strides. `warmup` compiles before the first call,
   `release` frees workspaces. A call goes: `operands.py` (what the arrays are), `plan.py` (the choice), `steps.py` (its
   launches), `prepared.py` (kept for later calls), `workspace.py`. `formats.py`: the dtypes that it multiplies.
-  `choice.py`: tile and parts for a Hopper GPU.
+  `choice.py`: tile and parts for a Hopper GPU, by a model that `traced.py` compiles.
 - `grouped_gemm`, `masked_gemm` (`grouped_call.py`): groups of rows, each with a matrix of its own, whose sizes are in
   device memory; the kernel is in `grouped.py`.
 - `int4_gemm`, `pack_int4` (`int4_call.py`): weights of 4 bits, which go through registers; the kernel is in `int4.py`.

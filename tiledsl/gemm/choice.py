@@ -8,8 +8,9 @@ chosen is 3.5% slower than the fastest measured in the mean, and 4.6% on shapes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property, partial
 from math import log2
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from tiledsl.gemm.formats import BLOCK, FORMATS, Split
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
+from tiledsl.gemm.traced import traced
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.lang import cdiv
 
@@ -39,13 +41,7 @@ Numbers = Any
 """A number, or a NumPy array of one for each variant."""
 
 
-def where(condition: Numbers, yes: Numbers, no: Numbers) -> Numbers:
-    """As `np.where`, which takes a microsecond for numbers."""
-    choose: Callable[..., Numbers] = np.where
-    if hasattr(condition, "dtype"):
-        return choose(condition, yes, no)
-    return yes if condition else no
-
+where: Callable[..., Numbers] = np.where
 
 SHARED, LIMIT = 225 << 10, (227 << 10) - 512
 """Bytes of shared memory for the ring and the staging of results, and with what else is large."""
@@ -69,10 +65,10 @@ PARTED: tuple[Tile, ...] = (
 )
 PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 6
 """k is split among the CTAs of a cluster, if these are at most MOST_WAVES times as many as run at once, ..."""
-MOST_GROUPS, WAVES = 32, np.arange(1, 9)[:, None]
-IDLE = 0.04 * np.log2(WAVES)
-"""... or among clusters: so many that of one of the numbers of WAVES the SMs are idle least, where more waves count as
-if they were idle for IDLE of it. Other numbers are hardly ever faster."""
+MOST_GROUPS = 32
+IDLE = {waves: 0.04 * log2(waves) for waves in range(1, 9)}
+"""... or among clusters: so many that of one of these numbers of waves the SMs are idle least, where more waves count
+as if they were idle for so much of it. Other numbers are hardly ever faster."""
 BOTH, TINY = 8, 32
 """Both at once are faster for tiny products with a deep k alone: by clusters of so many CTAs, and tiles of at most so
 many columns."""
@@ -409,8 +405,9 @@ def best(
     accumulators, and both warpgroups share a tile, so that one adds while the other multiplies. exchange: operands may
     be exchanged. split: k is that of planes."""
     more = apart, promoted, size, result, exchange, split
-    found, times = _search(batch, m, n, k, along_k, behind, processors, parted, *more)
-    return found(int(np.argmin(times.total)))
+    kinds, product = _search(batch, m, n, k, along_k, behind, processors, parted, *more)
+    found = [kind.fastest(*product) for kind in kinds]
+    return _of_product(*min(found, key=itemgetter(0))[1:], m, n)
 
 
 def halves(k: int, size: int) -> int:
@@ -422,10 +419,14 @@ def ranked(
     count: int, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], *rest: Any
 ) -> list[tuple[Variant, Estimate]]:
     """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best`."""
-    found, times = _search(batch, m, n, k, along_k, *rest)
-    order = np.argsort(times.total, kind="stable")[: min(count, int(np.isfinite(times.total).sum()))]
-    terms = [np.broadcast_to(term, times.total.shape) for term in times]
-    return [(found(int(number)), Estimate(*(float(term[number]) for term in terms))) for number in order]
+    kinds, product = _search(batch, m, n, k, along_k, *rest)
+    found: list[tuple[Variant, Estimate]] = []
+    for kind in kinds:
+        times, groups = kind.model(*product)
+        terms = np.array(np.broadcast_arrays(*times)).T
+        for at in np.flatnonzero(np.isfinite(times.total)).tolist():
+            found.append((_of_product(kind.variants[at], int(groups[at]), m, n), Estimate(*terms[at].tolist())))
+    return sorted(found, key=lambda each: each[1].total)[:count]
 
 
 @cache
@@ -447,10 +448,8 @@ def choose(
     """
     size, result = DTYPES[format].bytes, FORMATS[format, format].results[0].bytes
     orders = True, along_k or size != 2
-    found, times = _search(
-        batch, m, n, k, orders, behind, processors, parted=False, size=size, result=result, exchange=False
-    )
-    return found(int(np.argmin(times.total))).consts(k, result, size=size)
+    more = {"parted": False, "size": size, "result": result, "exchange": False}
+    return best(batch, m, n, k, orders, behind, processors, **more).consts(k, result, size=size)
 
 
 def _search(
@@ -468,28 +467,17 @@ def _search(
     result: int = 2,
     exchange: bool = True,
     split: Split | None = None,
-) -> tuple[Callable[[int], Variant], Estimate]:
-    """The variants that make sense, by number, and their times, infinite for what is impossible."""
+) -> tuple[Sequence[Kind], tuple[int, int, int, int]]:
+    """The variants among which `best` chooses, and the product as their model has it."""
     k, least = halves(k, size), max(16, 32 // result)
     parted = parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH and m * n <= LARGEST * processors
-    c = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
-    # No result is narrower than half of a tile of the least width.
-    possible = (c.table.above_m < max(m, least)) & (c.table.above_n < max(n, least))
-    groups, table = c.table.groups, c.table
-    if parted:
-        sharing, fits = _sharing(c, m, n, cdiv(k, BK), processors)
-        groups = np.concatenate((groups[: c.whole], sharing))
-        table, possible[c.whole :] = table._replace(groups=groups), possible[c.whole :] & fits
-    times = estimate(table, batch, m, n, k, along_k, processors, split, scaled=promoted and not exchange)
-    times.reduction[~possible] = np.inf
+    kinds = _kinds(along_k, behind, apart, exchange, promoted, least, parted, split, processors)
+    return kinds, (batch, m, n, k)
 
-    def found(number: int) -> Variant:
-        variant = c.variants[number]
-        if variant.parts:
-            return variant._replace(groups=int(groups[number]))
-        return variant._replace(band=_band(variant, m, n))
 
-    return found, times
+def _of_product(v: Variant, groups: int, m: int, n: int) -> Variant:
+    """With what its product decides."""
+    return v._replace(groups=groups) if v.parts else v._replace(band=_band(v, m, n))
 
 
 def _band(v: Variant, m: int, n: int) -> int:
@@ -501,22 +489,75 @@ def _band(v: Variant, m: int, n: int) -> int:
     return WIDE_BAND if BAND < rows <= WIDE_BAND else BAND
 
 
-class Candidates(NamedTuple):
-    """The first `whole` variants do not split k; CTAs of a cluster share it for the next, and clusters for those from
-    `grouped` on. parted: the table of both of these."""
+class Kind:
+    """Variants, and their model: of a product of batch, m, n and k the times, infinite for variants that make no sense,
+    and how many clusters share a tile."""
 
-    variants: Sequence[Variant]
-    whole: int
-    grouped: int
-    table: Table
-    parted: Table
+    def __init__(self, variants: Sequence[Variant], model: Callable[..., tuple[Estimate, Numbers]]) -> None:
+        self.variants, self.model = variants, model
+
+    def fastest(self, *product: int) -> tuple[float, Variant, int]:
+        """Its time, the variant, and how many clusters share a tile."""
+        times, groups = self._compiled(*product)
+        at = int(times.argmin())
+        return float(times[at]), self.variants[at], int(groups[at])
+
+    @cached_property
+    def _compiled(self) -> Callable[..., Numbers]:
+        def results(*product: Numbers) -> tuple[Numbers, Numbers]:
+            times, groups = self.model(*product)
+            return times.total, groups
+
+        return traced(results, 4)
 
 
 @cache
+def _kinds(
+    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool,
+    split: Split | None, processors: int,
+) -> list[Kind]:  # fmt: skip
+    """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
+    variants = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
+    grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
+    fixed = least, along_k, processors, split, promoted and not exchange
+    kinds = (variants[:grouped], False), (variants[grouped:], True)
+    return [Kind(some, partial(_model, table_of(some), in_groups, fixed)) for some, in_groups in kinds if some]
+
+
+def _model(
+    t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
+) -> tuple[Estimate, Numbers]:
+    """That of a `Kind`. Each part of k has two steps or more."""
+    least, along_k, processors, split, scaled = fixed
+    # No result is narrower than half of a tile of the least width.
+    possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))
+    tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
+    steps = -(-k // BK)
+    most = np.minimum(steps // 2, 256)
+    possible = possible & ((t.stored > 0) | ((t.parts <= most) & (tiles <= MOST_WAVES * usable)))
+    if in_groups:
+        t = t._replace(groups=_groups(t.parts, tiles, usable, steps, np.minimum(most // t.parts, MOST_GROUPS)))
+        possible = possible & (t.groups > 1)
+    times = estimate(t, batch, m, n, k, along_k, processors, split, scaled)
+    return times._replace(reduction=where(possible, times.reduction, np.inf)), t.groups
+
+
+def _groups(parts: Numbers, tiles: Numbers, usable: Numbers, steps: Numbers, most: Numbers) -> Numbers:
+    """Clusters that share a tile: so many that few SMs are idle at the end, and no more than make the longest part
+    shorter."""
+    chosen, busiest = 1, -np.inf
+    for waves, idle in IDLE.items():
+        fitting = np.minimum(usable * waves // tiles, most)
+        busy = fitting * tiles / (usable * waves) - idle
+        chosen, busiest = where(busy > busiest, fitting, chosen), np.maximum(busy, busiest)
+    each = np.ceil(steps / parts)
+    return np.ceil(each / np.ceil(each / np.maximum(chosen, 1)))
+
+
 def _candidates(
     along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool,
-    split: Split | None = None,
-) -> Candidates:  # fmt: skip
+    split: Split | None,
+) -> list[Variant]:  # fmt: skip
     """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
@@ -549,24 +590,4 @@ def _candidates(
         variants = in_two + variants
     if split:
         variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]
-    kinds = [v.parts for v in variants]
-    whole = kinds.count(0)
-    grouped = next((at for at, parts in enumerate(kinds) if parts == 1), len(kinds))
-    table = table_of(variants)
-    return Candidates(variants, whole, grouped, table, Table(*(column[whole:] for column in table)))
-
-
-def _sharing(c: Candidates, m: int, n: int, steps: int, processors: int) -> tuple[Numbers, Numbers]:
-    """Of the variants that split k: how many clusters share a tile, and whether that is possible. Each part has two
-    steps or more. So many clusters that few SMs are idle at the end, and no more than make the longest one shorter."""
-    t, at, most = c.parted, c.grouped - c.whole, min(steps // 2, 256)
-    tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
-    groups, possible = np.ones(len(tiles)), (t.parts <= most) & (tiles <= MOST_WAVES * usable)
-    tiles, usable, parts = tiles[at:], usable[at:], t.parts[at:]
-    fitting = np.minimum(usable * WAVES // tiles, np.minimum(most // parts, MOST_GROUPS))
-    busy = fitting * tiles / (usable * WAVES) - IDLE
-    chosen = np.maximum(fitting[busy.argmax(0), np.arange(len(tiles))], 1)
-    each = np.ceil(steps / parts)
-    groups[at:] = np.ceil(each / np.ceil(each / chosen))
-    possible[at:] = groups[at:] > 1
-    return groups, possible
+    return variants

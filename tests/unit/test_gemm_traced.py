@@ -1,0 +1,50 @@
+"""Formulas that are compiled have the bits that NumPy gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiledsl.gemm import traced as module
+from tiledsl.gemm.traced import traced
+
+COLUMN, OTHER = np.arange(1.0, 12.0), np.linspace(-3.0, 2.5, 11)
+"""Of a length that is no multiple of the loop's width."""
+
+
+def everything(m: Any, n: Any) -> Sequence[Any]:
+    """All that is traced: of numbers alone, with arrays, and with arrays of flags."""
+    where: Any = np.where
+    whole, rest = -(-m // 64), n % 48
+    flags = (COLUMN > 4) & ((m >= COLUMN * 64) | (n == 7) | (rest >= COLUMN) | (m % 16 > 0))
+    first = where(flags, np.ceil(m / COLUMN), np.minimum(n, OTHER) - whole)
+    second = where(OTHER > 0, first + 0.1 * rest, np.maximum(OTHER, -1.5) * m / 3)
+    return first, second, COLUMN, where(n > COLUMN * 3, 1, np.floor(n / COLUMN)), n + 0 * COLUMN
+
+
+compiled = traced(everything, 2)
+
+
+@given(st.integers(0, 1 << 20), st.integers(0, 1 << 40))
+def test_compiled_formulas_have_the_bits_of_numpy(m: int, n: int) -> None:
+    found, expected = compiled(m, n), np.array(everything(m, n))
+    assert found.shape == expected.shape and found.tobytes() == expected.tobytes()
+
+
+def test_without_llvmlite_numpy_evaluates_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "available", lambda: False)
+    assert traced(everything, 2)(1000, 77).tobytes() == compiled(1000, 77).tobytes()
+
+
+def branching(m: Any) -> Sequence[Any]:
+    return [COLUMN if m > 3 else OTHER]
+
+
+def test_a_formula_must_not_branch_on_its_numbers() -> None:
+    with pytest.raises(TypeError, match=r"no condition: use np\.where"):
+        traced(branching, 1)
