@@ -1,4 +1,7 @@
-"""Compiles LLVM IR for this machine's CPU, some milliseconds a function. The rest of tiledsl works without llvmlite."""
+"""Compiles LLVM IR for this machine's CPU, some milliseconds a function. The rest of tiledsl works without llvmlite.
+
+A fork waits until no other thread compiles, since locks that it holds would stay locked in the child.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable
 
+from tiledsl.forks import whole
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -14,6 +19,7 @@ __all__ = ["address_of", "available", "compiled", "splat"]
 
 
 @cache
+@whole()
 def available() -> bool:
     """Is llvmlite here?"""
     try:
@@ -24,6 +30,7 @@ def available() -> bool:
 
 
 @cache
+@whole()
 def compiled(source: str, arguments: int) -> Callable[..., int]:
     """The function `run` of an LLVM IR module; all its parameters are pointers or i64."""
     llvm: Any = import_module("llvmlite.binding")
