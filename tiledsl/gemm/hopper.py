@@ -278,7 +278,7 @@ def hopper_fastest(
                         tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
                     if HALVES:
                         with behind.fill() as s:
-                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start + width]), s.b)
+                            tma_load(as_stored(B[t.batch, k, tile(1, width) + t.n.start]), s.b)
     if apart:
         with role("order", registers=104):
             for t in work:

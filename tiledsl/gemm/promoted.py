@@ -105,11 +105,8 @@ def promoted(
             total = total + product.wait()
         return total
     scale_a, scale_b, room = scales
-    assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
     row = first_row(total) + t.m.start
-    syncwarp()  # the item before has been scaled
-    for i in unroll(AHEAD):
-        copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
+    begin_scales(scales, t, row)
     for k in t.k:
         assert k.size % BLOCK == 0, f"a scale is of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
         block = k.start // BLOCK
@@ -120,9 +117,7 @@ def promoted(
                 a, b = matrix(s.a, A)[:, i * BLOCK : (i + 1) * BLOCK], matrix(s.b, B)[i * BLOCK : (i + 1) * BLOCK, :]
                 products.append(wgmma(a, b[:, : shape[1]], wgmma.accumulator(shape, f32)))
             for i in unroll(k.size // BLOCK):
-                ptx.wait_group(AHEAD - 1)
-                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
-                copy_scales(scale_a, room, t, row, block + i + AHEAD)
+                next_scales(scales, t, row, block + i)
                 factors.append(of_elements(total, room, scale_b, t, group, block + i))
         for i in unroll(k.size // BLOCK):
             partial = products[i].wait()
@@ -159,16 +154,13 @@ def in_halves(
     row = first_row(total) + t.m.start
     late = warp_id() // 4 == LOWER
     if scales is not None:
-        assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
-        syncwarp()  # the item before has been scaled
-        for i in unroll(AHEAD):
-            copy_scales(scale_a, room, t, row, index(i))
+        begin_scales(scales, t, row)
         # In the loop it costs 4%.
         if late and scale_a.shape[2] > 0:
             ptx.named_barrier(LATE, threads=256)
     for k in t.k:
         block = k.start // BLOCK
-        factors: list[Any] = []
+        factors: list[Any] = [None, None]
         with ring.use() as s:
             a = matrix(s.a, A)
             product = wgmma(a, matrix(s.b, B), wgmma.accumulator((shape[0], half), f32))
@@ -176,16 +168,14 @@ def in_halves(
                 assert k.size == BLOCK, (
                     f"two halves are of {BLOCK} elements of k, and a step has {k.size}: make BK {BLOCK}"
                 )
-                ptx.wait_group(AHEAD - 1)
-                syncwarp()  # they have arrived for all lanes, and those of the block before have been read
-                copy_scales(scale_a, room, t, row, block + AHEAD)
+                next_scales(scales, t, row, block)
                 factors = [of_elements(sums[j], room, scale_b, t, group, block, j * half) for j in range(2)]
-            sums[0] = before_the_next(added(product.wait(), factors, 0, sums[0]))
+            sums[0] = before_the_next(added(product.wait(), factors[0], sums[0]))
             if scales is not None and block == 0 and not late:
                 ptx.named_barrier(LATE, threads=256, wait=False)
             with behind.use() as to:
                 product = wgmma(a, matrix(to.b, B), wgmma.accumulator((shape[0], half), f32))
-        sums[1] = added(product.wait(), factors, 1, sums[1])
+        sums[1] = added(product.wait(), factors[1], sums[1])
     if scales is not None:
         ptx.wait_group(0)
     registers = fragment(total.registers().shape, f32)
@@ -198,8 +188,8 @@ def in_halves(
 
 
 @tile_function
-def added(product: Any, factors: list[Any], j: int, total: Any) -> Any:
-    return product * factors[j] + total if len(factors) else total + product
+def added(product: Any, factor: Any, total: Any) -> Any:
+    return total + product if factor is None else product * factor + total
 
 
 def _same(x: Any) -> Any:
@@ -261,6 +251,25 @@ def first_row(x: Fragment[f32]) -> index:
     rows = coordinates(x.columns(0, PANEL))[0].registers()
     assert rows.shape[0] == 4, f"a warp has {4 * rows.shape[0]} rows: tiles are of 128 for two warpgroups, 64 for one"
     return rows[0] - lane_id() // 4
+
+
+@tile_function
+def begin_scales(scales: Any, t: WorkItem, row: index):
+    """Starts to copy the scales of the first blocks of an item."""
+    scale_a, scale_b, room = scales
+    assert scale_a is not None and scale_b is not None, "SCALED needs what it scales by: pass scale_a and scale_b"
+    syncwarp()  # the item before has been scaled
+    for i in unroll(AHEAD):
+        copy_scales(scale_a, room, t, row, index(t.first) // BLOCK + i)
+
+
+@tile_function
+def next_scales(scales: Any, t: WorkItem, row: index, block: index):
+    """Waits for the scales of this block, and starts to copy those that are AHEAD of it."""
+    scale_a, _, room = scales
+    ptx.wait_group(AHEAD - 1)
+    syncwarp()  # they have arrived for all lanes, and those of the block before have been read
+    copy_scales(scale_a, room, t, row, block + AHEAD)
 
 
 @tile_function
