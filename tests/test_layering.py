@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lang", "dims", "function", "meaning", "signatures"),
     ("frontend",),
     ("backends",),
-    ("runtime", "compilation", "kernel", "measure", "verdict"),
+    ("runtime", "compilation", "kernel", "measure", "verdict", "ranks"),
     ("inspect",),
     ("tune",),
     (
@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),  # tiledsl/__init__.py re-exports the language; the other two are for users
     ("gemm",),  # kernels, written in the language as users write theirs
     ("torch", "export"),  # gemm for others: as operators of PyTorch, as files for programs without Python
+    ("distributed",),  # over the ranks of a process group
     ("commands",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

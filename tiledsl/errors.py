@@ -225,7 +225,7 @@ class Side:
     """One of the threads, warps or copies that a finding is about, and what it does where.
 
     who, does: in words, "" where they are not known. `block`, `thread`: coordinates (x, y, z). `role`: where the role
-    is declared that its warps belong to.
+    is declared that its warps belong to. `rank`: of the GPU, in a run of several launches.
     """
 
     loc: Loc
@@ -236,6 +236,7 @@ class Side:
     thread: tuple[int, ...] | None = None
     warps: tuple[int, ...] = ()
     role: Loc | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

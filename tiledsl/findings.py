@@ -68,8 +68,10 @@ _TABLE = [
     Kind(
         "T105",
         "global memory by two proxies",
-        "TMA reads or overwrites what threads have written to global memory in the same launch.",
-        "let one of the two access it in the way of the other, or in another launch",
+        "TMA reads or overwrites what threads have written to global memory in the same launch, or in one that runs at "
+        "the same time, with no proxy fence for global memory between the two.",
+        'let the thread that starts TMA execute ptx.fence_proxy_async("global") after it has waited for them; or let '
+        "one of the two access it in the way of the other, or in another launch",
         "A[m, k] = x\nbarrier()\ntma_load(A[tile_m, tile_k], S)",
     ),
     Kind(

@@ -23,7 +23,7 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH, Arguments, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
-from tiledsl.verdict import Asked, CheckResult, checked
+from tiledsl.verdict import Asked, CheckResult, OneKernel, checked
 
 
 class TileKernel(ByReference):
@@ -176,16 +176,17 @@ class TileKernel(ByReference):
         """
         options = {"seed": None, "seeds": None, "raises": True, "checks": None, "without": (), "baseline": None}
         options |= {"algebra": None, "unwritten": ()}
-        asked = Asked.of(self.signature, *self._options(kwargs, **options))
-        return checked(self.dispatcher, self._on_host(args, kwargs), asked)
+        tensors = [tensor.name for tensor in self.signature.tensors]
+        asked = Asked.of(self.signature, [self.name], tensors, *self._options(kwargs, **options))
+        return checked(OneKernel(self.dispatcher, self.on_host(args, kwargs), asked.algebra), asked)
 
     def _emulated(self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Any:
         """Run on the emulator with these `Options`. Returns its RunResult."""
         from tiledsl.backends.emulator import Options
 
-        return self.dispatcher.emulate(self._on_host(args, kwargs), Options(**options))[1]
+        return self.dispatcher.emulate(self.on_host(args, kwargs), Options(**options))[1]
 
-    def _on_host(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def on_host(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Arguments:
         """The arguments of a call, for the emulator."""
         arguments = self.dispatcher.arguments(self._bind(args, kwargs), "emulator")
         self.dispatcher.place(arguments)

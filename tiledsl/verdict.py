@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from urllib.parse import quote
 
 from tiledsl import html
@@ -18,11 +18,13 @@ from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
 from tiledsl.measure import expected_of, require_shape
 from tiledsl.runtime.arrays import host_array
-from tiledsl.signatures.specialize import argument_error
+from tiledsl.signatures.specialize import Named, argument_error
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tiledsl.backends.emulator import Options, RunResult
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
-    from tiledsl.signatures.signature import Signature
 
 __all__ = ["MOST", "SCHEMA", "Accepted", "Asked", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
 
@@ -53,7 +55,8 @@ class Accepted:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Of a kernel, at `loc`, that ran once under each of the `seeds`; 0 is the usual order of turns.
+    """Of a kernel, at `loc`, that ran once under each of the `seeds`; 0 is the usual order of turns. Of several that
+    ran together (`ranks`), `kernel` has the names of all, and `loc` is the first one's.
 
     `findings`: of all runs, each once. `not_covered`: what no run looked at. `error`: why the check itself failed, or
     "". `accepted`: findings that count for nothing. `unused`: what accepts a finding that a clean check has not.
@@ -170,7 +173,9 @@ class Asked:
     @classmethod
     def of(
         cls,
-        called: Signature,
+        called: Named,
+        kernels: Collection[str],
+        tensors: Collection[str],
         seed: Any,
         seeds: Any,
         raises: bool,
@@ -180,7 +185,8 @@ class Asked:
         algebra: Any,
         unwritten: Any,
     ) -> Asked:
-        """Raises KernelArgumentError, or UsageError for the baseline."""
+        """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
+        UsageError for the baseline."""
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
             if value is not None and (type(value) is not int or value < least):
                 raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")
@@ -196,12 +202,12 @@ class Asked:
         if not isinstance(baseline, (str, Path, type(None))):
             raise argument_error(called, f"baseline is {baseline!r}", "pass the path of a file")
         entries = () if baseline is None else (*read_baseline(Path(baseline)),)
-        mine = tuple(entry for entry in entries if entry.kernel == called.name)
+        mine = tuple(entry for entry in entries if entry.kernel in kernels)
         if algebra is not None and not callable(algebra):
             fix = "pass a function of the kernel's arguments, which gets arrays of integers"
             raise argument_error(called, f"algebra is {algebra!r}", fix)
-        if unknown := empty - {tensor.name for tensor in called.tensors}:
-            fix = f"name some of {', '.join(tensor.name for tensor in called.tensors)}"
+        if unknown := empty - {*tensors}:
+            fix = f"name some of {', '.join(tensors)}"
             raise argument_error(called, f"unwritten names {', '.join(sorted(unknown))}, which is no tensor", fix)
         return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine, algebra, empty)
 
@@ -245,18 +251,63 @@ class _Found:
         return len(self.findings) >= MOST
 
 
-def checked(dispatcher: Dispatcher, arguments: Arguments, asked: Asked) -> CheckResult:
+class Subject(Protocol):
+    """What is checked: the `name` and line of its kernel or kernels."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def loc(self) -> Loc: ...
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Those that it may write."""
+        ...
+
+    def lines(self) -> frozenset[tuple[str, int]]:
+        """Of all its code. Raises CompileError."""
+        ...
+
+    def run(self, options: Options) -> RunResult:
+        """On the emulator, once."""
+        ...
+
+
+class OneKernel:
+    """A call of one kernel. `algebra`: None, or the reference that its results on residues are compared with."""
+
+    def __init__(self, dispatcher: Dispatcher, arguments: Arguments, algebra: Callable[..., Any] | None) -> None:
+        self.dispatcher, self.arguments, self.algebra = dispatcher, arguments, algebra
+        self.name, self.loc = dispatcher.signature.name, dispatcher.signature.loc
+
+    def arrays(self) -> list[NDArray[Any]]:
+        return written_arrays(self.arguments)
+
+    def lines(self) -> frozenset[tuple[str, int]]:
+        return self.dispatcher.emulated(self.arguments).prepared.lines
+
+    def run(self, options: Options) -> RunResult:
+        written, result = self.dispatcher.emulate(self.arguments, options)
+        if self.algebra is not None:
+            _compare(self.dispatcher, self.arguments, self.algebra, written, result.tensors, options.seed or 0)
+        return result
+
+
+def written_arrays(arguments: Arguments) -> list[NDArray[Any]]:
+    """Those that a kernel may write."""
+    return [host_array(info) for info in arguments.present.values() if info.writable]
+
+
+def checked(subject: Subject, asked: Asked) -> CheckResult:
     """Run with the emulator's checks under each of the seeds, every time on what the arrays hold now."""
-    arrays = [host_array(info) for info in arguments.present.values() if info.writable]
+    arrays = subject.arrays()
     before = [array.copy() for array in arrays] if len(asked.seeds) > 1 else []
     found, gaps, failed = _Found(asked.raises), list[Gap](), ""
     not_run = list[Mapping[Any, Loc]]()
-    signature = dispatcher.signature
     for seed in asked.seeds:
         for array, values in zip(arrays, before, strict=False):
             array[...] = values
         try:
-            if (lines := _run(dispatcher, arguments, asked, seed, found)) is not None:
+            if (lines := _run(subject, asked, seed, found)) is not None:
                 not_run.append(lines)
         except KernelArgumentError:
             raise
@@ -272,12 +323,12 @@ def checked(dispatcher: Dispatcher, arguments: Arguments, asked: Asked) -> Check
                 raise
             failed = failed or str(error)
         if found.full:
-            gaps.append(Gap(signature.loc, f"the check stopped behind {MOST} findings"))
+            gaps.append(Gap(subject.loc, f"the check stopped behind {MOST} findings"))
             break
     left = [loc for line, loc in not_run[0].items() if all(line in each for each in not_run)] if not_run else []
     gaps = [*(Gap(loc, "no thread executed this line") for loc in left), *gaps, *_behind(found.accepted.values())]
     result = CheckResult(
-        signature.name, signature.loc, asked.seeds, (*found.findings.values(),), _unique(gaps), failed,
+        subject.name, subject.loc, asked.seeds, (*found.findings.values(),), _unique(gaps), failed,
         (*found.accepted.values(),), (), asked.selection.off,
     )  # fmt: skip
     if not result:
@@ -287,15 +338,13 @@ def checked(dispatcher: Dispatcher, arguments: Arguments, asked: Asked) -> Check
     return replace(result, unused=tuple(unused))
 
 
-def _run(
-    dispatcher: Dispatcher, arguments: Arguments, asked: Asked, seed: int, found: _Found
-) -> Mapping[tuple[str, int], Loc] | None:
+def _run(subject: Subject, asked: Asked, seed: int, found: _Found) -> Mapping[tuple[str, int], Loc] | None:
     """One run. Gives a location in each line that no thread executed; None if a finding has ended it."""
     from tiledsl.backends.emulator import Options
 
-    prepared = dispatcher.emulated(arguments).prepared
+    lines = subject.lines()
     if seed == asked.seeds[0]:
-        found.acceptances = [*comments(prepared.lines), *asked.baseline]
+        found.acceptances = [*comments(lines), *asked.baseline]
     options = Options(
         checks=True,
         selection=asked.selection,
@@ -305,9 +354,7 @@ def _run(
         seed=seed,
     )
     try:
-        written, result = dispatcher.emulate(arguments, options)
-        if asked.algebra is not None:
-            _compare(dispatcher, arguments, asked.algebra, written, result.tensors, seed)
+        result = subject.run(options)
     except EmulatorError as error:
         if error.finding.code in (*INCOMPLETE, *OWN_FAULT):
             raise
@@ -379,6 +426,7 @@ def _side(side: Side) -> dict[str, Any]:
         "block": side.block,
         "thread": side.thread,
         "warps": [*side.warps],
+        "rank": side.rank,
         "role": location(side.role),
     }
 

@@ -26,7 +26,6 @@ BY_THREAD: dict[type[Op], str] = {
     barriers.Init: "mbarrier.init.shared::cta.b64 [$0], {op.count};",
     barriers.ExpectTx: "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {op.bytes};",
     barriers.FenceInit: "fence.mbarrier_init.release.cluster;",
-    barriers.FenceProxy: "fence.proxy.async.shared::cta;",
     tma.BulkCommit: "cp.async.bulk.commit_group;",
 }
 BY_WARP: dict[type[Op], str] = {
@@ -41,6 +40,11 @@ BY_WARP: dict[type[Op], str] = {
 @lowers(*BY_THREAD)
 def lower_by_thread(lw: Lowering, op: Op) -> None:
     lw.asm(BY_THREAD[type(op)].format(op=op), *lw.operands(op.operands))
+
+
+@lowers(barriers.FenceProxy)
+def lower_fence_proxy(lw: Lowering, op: barriers.FenceProxy) -> None:
+    lw.asm(f"fence.proxy.async.{'shared::cta' if op.space == 'shared' else op.space};")
 
 
 @lowers(*BY_WARP)

@@ -135,7 +135,7 @@ def _tma_file() -> str:
     for dtype, layout, tile, extents in BOXES:
         text += "\n" + _load_kernel(DTYPES[dtype], layout, tile, extents)
         text += "\n" + _store_kernel(DTYPES[dtype], layout, tile, extents)
-    text += "\n" + _batch_kernel() + "\n" + _refill_kernel() + "\n" + _multicast_kernel()
+    text += "\n" + _batch_kernel() + "\n" + _refill_kernel() + "\n" + _multicast_kernel() + "\n" + _written_kernel()
     return text + "".join("\n" + _send_kernel(DTYPES[dtype], vec) for dtype, vec in SENT)
 
 
@@ -203,6 +203,29 @@ def _refill_kernel() -> str:
         ]
     tensors = [tensor_text(name, dtype, planes) for name in "AC"]
     return "\n".join(lines) + "\n" + kernel_text("refill", tensors, 64, body)
+
+
+def _written_kernel() -> str:
+    """Threads write a tensor, which TMA loads behind a proxy fence for global memory."""
+    dtype, tile = DTYPES["i32"], (4, 32)
+    lines = [
+        "; run: a tensor that threads have written",
+        f"; in A: {dtype} {list(tile)} = iota",
+        argument_text("out", "B", dtype, tile, _iota(dtype, tile)),
+        argument_text("out", "C", dtype, tile, _iota(dtype, tile)),
+    ]
+    body = [
+        *CONSTANTS,
+        f'%S = tile.shared_alloc {{layout = "row"}} : shared<{dtype}, {list(tile)}>',
+        f"tile.copy %A, %0, %0, %B, %0, %0 {_moved(dtype, tile)}",
+        "gpu.barrier",
+        'fence.proxy_async {space = "global"}',
+        *_loaded({"S": ("B", tile)}, tile[0] * tile[1] * dtype.bytes),
+        f"tile.copy %S, %0, %0, %C, %0, %0 {_moved(dtype, tile)}",
+    ]
+    return (
+        "\n".join(lines) + "\n" + kernel_text("written", [tensor_text(name, dtype, tile) for name in "ABC"], 32, body)
+    )
 
 
 def _store_kernel(dtype: DType, layout: str, tile: tuple[int, int], extents: tuple[int, int]) -> str:

@@ -25,6 +25,7 @@ from tiledsl.backends.ptx.codegen import emit_ptx
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.facts import NOTHING, Sync
+from tiledsl.ir.ops import barriers
 from tiledsl.passes.manager import run_passes
 from tiledsl.passes.pipeline import named_passes
 from tiledsl.recursion import deep_recursion
@@ -171,9 +172,10 @@ def _is_fenced_later(op: Op, change: Change) -> bool:
 
 
 def _is_apart_from_fence(op: Op, change: Change) -> bool:
-    """A proxy fence orders what its thread itself reads and writes; a wait for groups, what TMA and wgmma do."""
+    """A proxy fence for shared memory orders what its thread itself reads and writes; a wait for groups, what TMA and
+    wgmma do."""
     both = [op, *(each for each in _others(change) if each.effects)]
-    fences = [each for each in both if each.sync == Sync(orders="proxy")]
+    fences = [each for each in both if isinstance(each, barriers.FenceProxy) and each.space == "shared"]
     waits = [each for each in both if each.sync.completes in ("wgmma", "bulk") and not each.accesses()]
     return bool(fences and waits) and len(both) == len(fences) + len(waits)
 

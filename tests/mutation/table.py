@@ -227,6 +227,7 @@ NOT_CHANGED = {
     "b": _TYPE,
     "acc": _TYPE,
     "mem.shared_base.bytes": _CHECKED,
+    "fence.proxy_async.space": "a fence of the other space is none for this one, which `delete` plants",
     "control.for.stages": _CHOICE,
     "role.work.stages": _CHOICE,
     "ptx.mma_sync.shape": _TYPE,

@@ -122,7 +122,7 @@ def stores_that_overlap(C: Global[f32, M, N], *, RIGHT: Const[bool] = True):
 
 @tile_kernel(arch="sm_90a")
 def written_then_loaded(X: Global[f32, M, N], Y: Global[f32, M, N], *, RIGHT: Const[bool] = True):
-    """TMA loads what threads have written: no fence of the language orders these proxies in global memory."""
+    """TMA loads what threads have written, with no proxy fence for global memory."""
     grid(1)
     t = threads(32)
     S, arrived = shared((8, 32), f32, layout=row_major), shared((1,), u64)
@@ -140,6 +140,33 @@ def written_then_loaded(X: Global[f32, M, N], Y: Global[f32, M, N], *, RIGHT: Co
         tma_load(X[tile(0, 8), tile(0, 32)], S, mbarrier=(arrived, 0))
     ptx.mbarrier_wait(arrived, 0, parity=0)
     Y[0, t] = S[0, t]
+
+
+@tile_kernel(arch="sm_90a")
+def fenced_by_others(X: Global[f32, M, N], Y: Global[f32, M, N], *, RIGHT: Const[bool] = True):
+    """The same, with a fence by half of the threads that wrote; one of another warp, which knows of all, is enough."""
+    grid(1)
+    t = threads(64)
+    S, arrived = shared((8, 32), f32, layout=row_major), shared((1,), u64)
+    if t == 0:
+        ptx.mbarrier_init(arrived, 0, count=1)
+        ptx.fence_mbarrier_init()
+    if t < 32:
+        for i in range(8):
+            X[i, t] = f32(i)
+    if t % 2 == 0:
+        ptx.fence_proxy_async("global")
+    barrier()
+    if RIGHT:
+        if t == 32:
+            ptx.fence_proxy_async("global")
+        barrier()
+    if t == 0:
+        ptx.mbarrier_expect_tx(arrived, 0, bytes=8 * 32 * 4)
+        tma_load(X[tile(0, 8), tile(0, 32)], S, mbarrier=(arrived, 0))
+    ptx.mbarrier_wait(arrived, 0, parity=0)
+    if t < 32:
+        Y[0, t] = S[0, t]
 
 
 @tile_kernel(arch="sm_90a")
@@ -173,6 +200,7 @@ HOPPER_PAIRS = [
     Pair(stored_by_tma, {"C": (8, 32), "Y": (32,)}, r"reads C\[3, 0\] at .*, and no wait for that store orders"),
     Pair(stores_that_overlap, {"C": (16, 32)}, r"lets TMA write C\[4, 0\] at .*, and no wait for that store orders"),
     Pair(written_then_loaded, {"X": (8, 32), "Y": (8, 32)}, r"lets TMA read X\[0, 0\] at .* proxy fence"),
+    Pair(fenced_by_others, {"X": (8, 32), "Y": (8, 32)}, r"lets TMA read X\[0, 1\] at .* proxy fence"),
     Pair(
         loaded_then_written, {"X": (8, 32), "Y": (32,)},
         rf"writes X\[0, 0\] .* a copy to block \(0, 0, 0\) read at .*{NO_BARRIER}",

@@ -124,7 +124,7 @@ FIXES = {
     "narrow_scope": 'scope="gpu"',
     "in_a_cluster": "ptx.cluster_arrive() and ptx.cluster_wait() between the two",
     "stored_by_tma": "read=True waits for the source alone",
-    "written_then_loaded": "the language has no proxy fence for global memory",
+    "written_then_loaded": 'fence_proxy_async("global") after it has waited',
     "overwritten_source": "wait for the copy before the element is written",
 }
 

@@ -153,6 +153,7 @@ def raw_instructions(A: Global[f32, M]) -> None:
     ptx.mbarrier_wait(bars, 0, parity=0)
     ptx.mbarrier_wait(bars, 0, parity=u32(b % 2))
     ptx.fence_proxy_async()
+    ptx.fence_proxy_async("global")
     ptx.setmaxnreg(40, increase=False)
     ptx.named_barrier(3, threads=256, wait=False)
     tma_wait(1, read=True)
@@ -178,6 +179,7 @@ def test_raw_instructions_are_one_op_each() -> None:
         "mbarrier.wait",
         "mbarrier.wait",
         "fence.proxy_async",
+        "fence.proxy_async",
         "gpu.setmaxnreg",
         "gpu.named_barrier",
         "tma.wait_group",
@@ -186,6 +188,7 @@ def test_raw_instructions_are_one_op_each() -> None:
     ]
     assert [(op.wait) for op in ops(kernel, barriers.GridDependency)] == [True, False]
     assert [len(op.more) for op in ops(kernel, barriers.Arrive)] == [0, 1]
+    assert [op.space for op in ops(kernel, barriers.FenceProxy)] == ["shared", "global"]
     (init,), (named,) = ops(kernel, barriers.Init), ops(kernel, barriers.NamedBarrier)
     assert (init.count, named.number, named.threads, named.wait) == (256, 3, 256, False)
 

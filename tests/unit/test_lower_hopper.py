@@ -209,6 +209,7 @@ OPS = """kernel ops(%A: global<bf16, [M, N], unit=1, align=16>, %blocks: u16, %b
     mbarrier.arrive %bars, %zero, %rank {reach = "cluster"}
     mbarrier.wait %bars, %zero, %parity {reach = "cluster"}
     fence.proxy_async
+    fence.proxy_async {space = "global"}
     tma.store %S, %zero, %zero, %A, %zero, %zero {box = (64, 64), axes = (0, 1)}
     tma.commit_group
     tma.wait_group {pending = 1}
@@ -247,6 +248,7 @@ def test_the_text_of_each_op() -> None:
         mbarrier.arrive.release.cluster.shared::cluster.b64
         mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64
         fence.proxy.async.shared::cta;
+        fence.proxy.async.global;
         cp.async.bulk.tensor.2d.global.shared::cta.bulk_group
         cp.async.bulk.commit_group;
         cp.async.bulk.wait_group 1;

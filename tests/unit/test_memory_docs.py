@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tiledsl.ir.atomics import ATOMICS, SCOPES
+from tiledsl.ranks import OnRank, check_ranks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "memory_model.md").read_text()
 PRELUDE, *REST = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -65,10 +66,25 @@ CASES: dict[str, Any] = {"split_k": split_k, "mean": mean, "largest": largest}
 
 
 def test_the_page_has_these_examples() -> None:
-    assert EXAMPLES.keys() == CASES.keys()
+    assert EXAMPLES.keys() == CASES.keys() | {"reduce_scatter"}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_several_gpus(tmp_path: Path) -> None:
+    kernel = module("reduce_scatter", EXAMPLES["reduce_scatter"], tmp_path).reduce_scatter
+    assert kernel.compile(arch="sm_90a").resources.spill_stores == 0
+    mine, others = ([small(5, 64), small(5, 64)[::-1].copy()] for _ in range(2))
+    inboxes, outs = ([np.zeros((5, 64), np.float32) for _ in range(2)] for _ in range(2))
+    flags = [np.zeros(5, np.int32) for _ in range(2)]
+    launches = [
+        OnRank(r, kernel, (mine[r], others[r], inboxes[r], flags[r], inboxes[1 - r], flags[1 - r], outs[r]))
+        for r in range(2)
+    ]
+    assert check_ranks(launches, seeds=4)
+    for r in range(2):
+        np.testing.assert_array_equal(outs[r], mine[r] + others[1 - r])
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_example_compiles_and_computes(name: str, tmp_path: Path) -> None:
     kernel = getattr(module(name, EXAMPLES[name], tmp_path), name)
     assert kernel.compile(arch="sm_90a").resources.spill_stores == 0

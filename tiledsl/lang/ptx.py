@@ -228,11 +228,12 @@ def fence_mbarrier_init() -> None:
     raise only_in_kernel("ptx.fence_mbarrier_init()")
 
 
-def fence_proxy_async() -> None:
+def fence_proxy_async(space: Literal["shared", "global"] = "shared") -> None:
     """This thread's plain accesses to shared memory come before what TMA and wgmma do there later.
 
     Each thread that wrote what they touch makes one, and each that read what TMA overwrites; then a barrier or an
-    mbarrier lets the thread know that begins it. (PTX ISA: fence.proxy.async.)
+    mbarrier lets the thread know that begins it. space: "global": the same of tensors, which TMA accesses; the thread
+    that begins it may also make one itself, after it has waited for those who wrote. (PTX ISA: fence.proxy.async.)
     """
     raise only_in_kernel("ptx.fence_proxy_async()")
 

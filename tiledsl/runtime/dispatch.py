@@ -142,10 +142,15 @@ class Dispatcher:
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
         """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
         the emulator's RunResult."""
-        plan, arrays = self.emulated(arguments), arguments.present
-        count_versions(_of_torch(arrays, plan.written))
-        inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
+        plan, inputs = self.emulation(arguments)
         return plan.written, plan.prepared.run(inputs, options=options)
+
+    def emulation(self, arguments: Arguments, *, shared: bool = False) -> tuple[Lowered, dict[str, Any]]:
+        """What a call runs on the emulator, now, and its arguments there. shared: they may have elements in common, as
+        far as no element that is written is another one's."""
+        plan, arrays = self._emulation(arguments) if shared else self.emulated(arguments), arguments.present
+        count_versions(_of_torch(arrays, plan.written))
+        return plan, {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[CheckedLaunch, None, None]:

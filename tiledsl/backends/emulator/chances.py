@@ -82,7 +82,7 @@ class Chances:
 
     def who(self, cohort: Cohort) -> tuple[int, int]:
         """What has a priority: a warp of a block, or a block."""
-        return int(cohort.blocks[0]), 0 if self.by_block else int(cohort.warps[0, 0])
+        return cohort.chunk.run.launch.first + int(cohort.blocks[0]), 0 if self.by_block else int(cohort.warps[0, 0])
 
     def rank(self, cohort: Cohort) -> float:
         who = self.who(cohort)

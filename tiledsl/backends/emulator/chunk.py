@@ -15,15 +15,18 @@ from tiledsl.backends.emulator.hooks import Hook, Ints, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.positions import Clusters, Positions
 from tiledsl.backends.emulator.spans import SharedMemory, SharedTile, Span
-from tiledsl.errors import HazardError
+from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops.barriers import registers_at_launch
+
+Roles = dict[tuple[int, int], Loc]
+"""The roles of a kernel: first warp and number of warps; where they are declared."""
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """What all blocks of a launch share. `tensors`: by name;
-    `tiles`: tile-level shared allocations."""
+    """What all blocks of a launch share. `tensors`: by name; `tiles`: tile-level shared allocations; `fills`: see
+    `cohort.merge`; `roles`: for messages."""
 
     kernel: Kernel
     launch: LaunchInfo
@@ -32,6 +35,8 @@ class Launch:
     positions: Positions
     tensors: dict[str, Span]
     tiles: dict[Op, SharedTile]
+    fills: dict[int, bool]
+    roles: Roles
 
 
 class Chunk:
@@ -66,10 +71,10 @@ class Chunk:
         """Raise HazardError if the shared memory of a block is reached, from another one, that has ended."""
         gone = (owners != rows) & (self.ended[rows] == self.warps)
         if gone.any():
-            at, index = int(np.argmax(gone)), self.run.launch.block_index
+            at, launch = int(np.argmax(gone)), self.run.launch
             raise HazardError(
-                f"{op.name} in block {index(int(owners[at]) + self.first)} reaches shared memory of block "
-                f"{index(int(rows[at]) + self.first)} of its cluster, which has ended",
+                f"{op.name} in {launch.block_name(int(owners[at]) + self.first)} reaches shared memory of block "
+                f"{launch.block_index(int(rows[at]) + self.first)} of its cluster, which has ended",
                 op.loc,
                 "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait)",
                 code="T416",

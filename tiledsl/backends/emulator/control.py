@@ -204,7 +204,7 @@ class LoopNext(Instr):
         _write(c, self.carried, _read(c, self.yields), None if c.mask is c.regs[self.saved] else c.mask)
         self.advance(c, self.head_pc)
         s.turns.idle += self.waits
-        s.turns.spend(self.op.loc)
+        s.turns.spend(self.op.loc, s.chunk)
         return not (self.spins and s.give_way(c))
 
 

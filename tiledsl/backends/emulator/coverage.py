@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tiledsl.backends.emulator.cohort import Cohort
@@ -66,9 +66,12 @@ def regions(program: Program) -> Regions:
     return found
 
 
-def not_run(regions: Regions, ran: set[int]) -> list[Loc]:
-    """Lines of which no op was executed, in order: one location each."""
-    executed = {0, *ran}
-    lines = set[tuple[str, int]]().union(*(lines for entry, lines in regions.items() if entry in executed))
-    left = {line: loc for entry, each in regions.items() if entry not in executed for line, loc in each.items()}
+def not_run(programs: Iterable[tuple[Regions, set[int]]]) -> list[Loc]:
+    """Lines of which no op was executed, in order: one location each. programs: those that ran, each with the blocks
+    that cohorts have entered."""
+    lines, left = set[tuple[str, int]](), dict[tuple[str, int], Loc]()
+    for regions, ran in programs:
+        executed = {0, *ran}
+        lines.update(*(lines for entry, lines in regions.items() if entry in executed))
+        left |= {line: loc for entry, each in regions.items() if entry not in executed for line, loc in each.items()}
     return [left[line] for line in sorted(left.keys() - lines)]

@@ -28,9 +28,9 @@ Until = Literal["", "mbarrier", "commit"] | Group
 """What an access has to be waited by: nothing, the mbarrier that counts its bytes, one at which a commit arrives
 (`Sync.commits`), or a wait for its group."""
 SyncKind = Literal["mbarrier", "named", "cluster"]
-FenceKind = Literal["memory", "proxy", "init", "registers"]
-"""memory: `membar`. proxy: between plain accesses and those of TMA and wgmma. init: of mbarriers that were made.
-registers: of wgmma."""
+FenceKind = Literal["memory", "proxy", "global proxy", "init", "registers"]
+"""memory: `membar`. proxy: between plain accesses to shared memory and those of TMA and wgmma; global proxy: the same
+of global memory. init: of mbarriers that were made. registers: of wgmma."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class LaunchInfo:
     """The shape of a launch: blocks and threads along x, y, z, and shared memory of a block in bytes.
 
     `granule`: bytes of the narrowest element that the kernel accesses in shared memory. `cluster`: blocks of a cluster.
-    `tensors`: the arguments in global memory.
+    `tensors`: the arguments in global memory. In a run of several launches `rank` is the GPU's, and `first` the number
+    of blocks of the launches before, so that ``first + block`` numbers the blocks of all. `of`: of which rank and
+    kernel its blocks are, for messages.
     """
 
     kernel: str
@@ -75,6 +77,9 @@ class LaunchInfo:
     granule: int = 1
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensors: tuple[TensorInfo, ...] = ()
+    rank: int | None = None
+    first: int = 0
+    of: str = ""
 
     def block_index(self, block: int) -> tuple[int, ...]:
         """Coordinates (x, y, z) of a linear block index; x is fastest."""
@@ -83,12 +88,15 @@ class LaunchInfo:
     def thread_index(self, thread: int) -> tuple[int, ...]:
         return _coordinates(thread, self.threads)
 
-    def thread_of_block(self, thread: int, block: int) -> str:
+    def block_name(self, block: int) -> str:
         """Its name in messages."""
-        return f"thread {self.thread_index(int(thread))} of block {self.block_index(int(block))}"
+        return f"block {self.block_index(int(block))}{self.of}"
+
+    def thread_of_block(self, thread: int, block: int) -> str:
+        return f"thread {self.thread_index(int(thread))} of {self.block_name(block)}"
 
     def warp_of_block(self, warp: int, block: int) -> str:
-        return f"warp {int(warp)} of block {self.block_index(int(block))}"
+        return f"warp {int(warp)} of {self.block_name(block)}"
 
     def side(self, op: Op, does: str, block: int, *, warp: int = -1, thread: int = -1, who: str = "") -> Side:
         """Of a finding: what a warp, or one thread of it, does with `op`. who: its name, if it has another."""
@@ -98,7 +106,7 @@ class LaunchInfo:
             who = who or self.warp_of_block(warp, block)
         at = None if thread < 0 else self.thread_index(int(thread))
         warps = () if warp < 0 else (int(warp),)
-        return Side(op.loc, op.name, who, does, self.block_index(int(block)), at, warps)
+        return Side(op.loc, op.name, who, does, self.block_index(int(block)), at, warps, rank=self.rank)
 
 
 def _coordinates(linear: int, extents: tuple[int, int, int]) -> tuple[int, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from math import prod
 from pkgutil import iter_modules
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,18 @@ from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.chances import GROUPS, Chances
 from tiledsl.backends.emulator.chunk import Launch
 from tiledsl.backends.emulator.coverage import Regions, not_run, regions, watched
-from tiledsl.backends.emulator.hooks import LaunchInfo, OpHook, TensorInfo
-from tiledsl.backends.emulator.machine import run_blocks
+from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, OpHook, TensorInfo
+from tiledsl.backends.emulator.machine import Part, run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten, roles_of
 from tiledsl.backends.emulator.residues import copied, held, is_float, of_floats, residue_rule, taken
-from tiledsl.backends.emulator.sanitizer.hazards import Checks, OfLaunch
+from tiledsl.backends.emulator.sanitizer.hazards import Checks, OfLaunch, checks_of
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import Turns, role_of
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import told, traced
-from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
+from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError, Loc
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.expr import PROCESSORS
@@ -100,7 +100,6 @@ class Prepared:
     def checks(self) -> Checks:
         return Checks(self.kernel)
 
-    @deep_recursion()
     def run(self, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
         """On NumPy arrays (by parameter name; written in place) and scalars.
 
@@ -109,22 +108,56 @@ class Prepared:
         fit, EmulatorError or HazardError for what the kernel does wrong; never anything else, but what the caller's
         own code raises that the run calls.
         """
-        options = options or Options()
-        try:
-            try:
-                return _run(self, arguments, options)
-            except Exception as failure:
-                raise_internal(failure, self.kernel.name, self.kernel.loc)
-                raise
-        except EmulatorError as error:
-            self.complete(error, options)
-            raise
+        return run_together([OneLaunch(self, arguments)], options=options)
 
-    def complete(self, error: EmulatorError, options: Options) -> None:
-        """Adds to its finding what is known of the run."""
-        found, roles = error.finding, roles_of(self.kernel)
-        sides = tuple(replace(side, role=role_of(roles, side.warps)) for side in found.sides)
-        error.finding = replace(found, sides=sides, kernel=self.kernel.name, seed=options.seed or None)
+
+@dataclass(frozen=True, eq=False)
+class OneLaunch:
+    """A launch of a run: its kernel and arguments (`Prepared.run`), on the GPU of this rank; None if the run has no
+    other."""
+
+    prepared: Prepared
+    arguments: Mapping[str, object]
+    rank: int | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.prepared.kernel
+
+
+@deep_recursion()
+def run_together(launches: Sequence[OneLaunch], *, options: Options | None = None) -> RunResult:
+    """Launches that run at the same time, also those of one rank: nothing orders them but atomic operations. Memory is
+    shared where arrays are. Otherwise as `Prepared.run`; traces and residues are of one launch alone."""
+    options = options or Options()
+    assert len(launches) == 1 or not (options.trace or options.residues)
+    try:
+        try:
+            return _run(launches, options)
+        except Exception as failure:
+            raise_internal(failure, launches[0].kernel.name, launches[0].kernel.loc)
+            raise
+    except EmulatorError as error:
+        _complete(launches, error, options)
+        raise
+
+
+def _complete(launches: Sequence[OneLaunch], error: EmulatorError, options: Options) -> None:
+    """Adds to its finding what is known of the run."""
+    found = error.finding
+    sides = tuple(
+        replace(side, role=role_of(roles_of(_kernel_at(launches, side.loc)), side.warps)) for side in found.sides
+    )
+    name = _kernel_at(launches, found.loc).name
+    error.finding = replace(found, sides=sides, kernel=name, seed=options.seed or None)
+
+
+def _kernel_at(launches: Sequence[OneLaunch], loc: Loc) -> Kernel:
+    """The kernel that has ops there, or the first one."""
+    kernels = [launch.kernel for launch in launches]
+    if len(kernels) == 1:
+        return kernels[0]
+    return next((k for k in kernels if loc == k.loc or any(op.loc == loc for op in k.walk())), kernels[0])
 
 
 def _constant(value: Any, dtype: DType) -> Any:
@@ -137,60 +170,110 @@ def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | N
     return Prepared(kernel).run(arguments, options=options)
 
 
-def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) -> RunResult:
-    kernel = prepared.kernel
-    bound = _Arguments(kernel, arguments, options.residues)
-    names = {PROCESSORS: options.processors, **bound.extents}
-    grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
-    if 0 in grid:
-        return RunResult(not_run=[kernel.loc])
-    tiles, tile_bytes = prepared.tiles
-    shared_bytes = max(kernel.shared_bytes, tile_bytes)
-    _require_little(kernel, tiles, shared_bytes)
-    x, y, z = (*kernel.threads, 1, 1)[:3]
-    tensors = tuple(map(_described, bound.tensors.values()))
-    launch = LaunchInfo(kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster, tensors)
-    result, program = RunResult(), prepared.on_residues if options.residues else prepared.program
-    chances, positions, steps = None, Positions(launch), options.max_steps
+def _run(launches: Sequence[OneLaunch], options: Options) -> RunResult:
+    begun, blocks, result = list[_Begun](), 0, RunResult()
+    for each in launches:
+        launch = _Begun.of(each, options, blocks, _named(each, launches))
+        if 0 in launch.info.grid:
+            result.not_run.append(each.kernel.loc)
+            continue
+        begun.append(launch)
+        blocks += prod(launch.info.grid)
+    chances, steps = None, options.max_steps
     if options.seed:
         chances = Chances(options.seed)
-        steps *= GROUPS * prod(launch.cluster) * positions.warps  # that many move on their own
-    turns = Turns(steps, program.fills, program.roles, chances)
-    registers = list(program.initial)
-    for register, value in zip(program.arguments, bound.values, strict=True):
-        registers[register] = value
-    ran: set[int] = set()
-    covers = options.checks and "coverage" in options.selection
-    if covers:
-        program = watched(program, ran)
-    if options.trace is not None:
-        program = traced(program, launch, options.trace, result, turns.spend)
-    for hook in options.hooks:
-        if isinstance(hook, OpHook):
-            program = told(program, hook)
-    hooks = tuple(hook.of_launch(launch) for hook in options.hooks)
+        steps *= sum(GROUPS * prod(e.info.cluster) * e.positions.warps for e in begun)  # that many move on their own
+    turns = Turns(steps, chances)
+    ran = {each.prepared: set[int]() for each in begun}
+    programs = {each.prepared: _program(each, options, ran[each.prepared], result, turns) for each in begun}
+    hooks = [tuple(hook.of_launch(each.info) for hook in options.hooks) for each in begun]
     reports: Reports | None = None
-    checks: OfLaunch | None = None
+    checks = list[OfLaunch]()
     if options.checks:
 
         def take(error: HazardError) -> None:
-            prepared.complete(error, options)
+            _complete(launches, error, options)
             options.report(error)
 
         reports = Reports(options.selection, take)
-        checks = prepared.checks.of_launch(launch, reports, options.unwritten)
-        hooks = hooks if checks is None else (checks, *hooks)
-    stdout = options.stdout or sys.stdout
-    shared = Launch(kernel, launch, hooks, stdout, positions, bound.tensors, tiles)
+        checks = checks_of([(each.prepared.checks, each.info) for each in begun], reports, options.unwritten)
+        hooks = [(check, *others) for check, others in zip(checks, hooks, strict=True)] if checks else hooks
+    parts = [each.part(programs[each.prepared], its, options) for each, its in zip(begun, hooks, strict=True)]
     with np.errstate(all="ignore"):
-        run_blocks(shared, program, registers, options, turns, reports)
-        if checks is not None:
-            checks.end_launch()
-    if covers:
-        result.not_run = not_run(prepared.regions, ran)
-    for name, (array, dtype) in bound.copies.items():
-        result.tensors[name] = taken(array, dtype) if is_float(dtype) else array
+        run_blocks(parts, options, turns, reports)
+        for check in checks:
+            check.end_launch()
+    if _covers(options):
+        result.not_run += not_run((prepared.regions, entered) for prepared, entered in ran.items())
+    for each in begun:
+        for name, (array, dtype) in each.bound.copies.items():
+            result.tensors[name] = taken(array, dtype) if is_float(dtype) else array
     return result
+
+
+def _covers(options: Options) -> bool:
+    return options.checks and "coverage" in options.selection
+
+
+def _program(launch: _Begun, options: Options, ran: set[int], result: RunResult, turns: Turns) -> Program:
+    """What it runs. ran: gets the blocks of the kernel that cohorts enter, if they are asked for."""
+    program = launch.prepared.on_residues if options.residues else launch.prepared.program
+    if _covers(options):
+        program = watched(program, ran)
+    if options.trace is not None:
+        program = traced(program, launch.info, options.trace, result, turns.spend)
+    for hook in options.hooks:
+        if isinstance(hook, OpHook):
+            program = told(program, hook)
+    return program
+
+
+def _named(launch: OneLaunch, launches: Sequence[OneLaunch]) -> str:
+    """Of which rank its blocks are, and of which kernel if there are several."""
+    if launch.rank is None:
+        return ""
+    several = len({each.kernel.name for each in launches}) > 1
+    return f" of rank {launch.rank}" + f" ({launch.kernel.name})" * several
+
+
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A launch with its checked arguments."""
+
+    prepared: Prepared
+    bound: _Arguments
+    info: LaunchInfo
+
+    @classmethod
+    def of(cls, launch: OneLaunch, options: Options, first: int, name: str) -> _Begun:
+        prepared, kernel = launch.prepared, launch.kernel
+        bound = _Arguments(kernel, launch.arguments, options.residues)
+        grid = checked_grid(kernel.name, kernel.grid, {PROCESSORS: options.processors, **bound.extents}, kernel.cluster)
+        tiles, tile_bytes = prepared.tiles
+        shared_bytes = max(kernel.shared_bytes, tile_bytes)
+        if 0 not in grid:
+            _require_little(kernel, tiles, shared_bytes)
+        x, y, z = (*kernel.threads, 1, 1)[:3]
+        tensors = tuple(map(_described, bound.tensors.values()))
+        info = LaunchInfo(
+            kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster, tensors,
+            launch.rank, first, name,
+        )  # fmt: skip
+        return cls(prepared, bound, info)
+
+    @cached_property
+    def positions(self) -> Positions:
+        return Positions(self.info)
+
+    def part(self, program: Program, hooks: tuple[Hook, ...], options: Options) -> Part:
+        registers = list(program.initial)
+        for register, value in zip(program.arguments, self.bound.values, strict=True):
+            registers[register] = value
+        run = Launch(
+            self.prepared.kernel, self.info, hooks, options.stdout or sys.stdout, self.positions, self.bound.tensors,
+            self.prepared.tiles[0], program.fills, program.roles,
+        )  # fmt: skip
+        return Part(run, program, registers)
 
 
 def _described(span: Span) -> TensorInfo:

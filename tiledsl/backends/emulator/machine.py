@@ -1,12 +1,15 @@
 """A run: chunks of blocks are started, and their cohorts have turns.
 
-Usually one chunk lives at a time; more are started when every live one spins on memory (a block may wait for a later
-one).
+Usually one chunk of each launch lives at a time; more are started when every live one spins on memory (a block may wait
+for a later one).
 """
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +21,7 @@ from tiledsl.backends.emulator.options import Options
 from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.sanitizer.reports import Reports
-from tiledsl.backends.emulator.schedule import PATIENCE, Instr, Schedule, Turns
+from tiledsl.backends.emulator.schedule import PATIENCE, Schedule, Turns
 
 _CHUNK_STEPS = 64
 """Iterations of a loop that a chunk counts as."""
@@ -27,28 +30,39 @@ _SHARED_BYTES, _CHECKED_BYTES = 1 << 26, 1 << 22
 """Shared memory that is emulated at once; with checks, which remember some hundred bytes of each."""
 
 
-def run_blocks(
-    shared: Launch, program: Program, registers: list[Any], options: Options, turns: Turns, reports: Reports | None
-) -> None:
-    """All blocks of a launch. `registers` are those that every cohort starts with, arguments included."""
-    launch = shared.launch
-    x, y, z = launch.grid
-    blocks, unit = x * y * z, whole_clusters(launch)
-    memory = _CHECKED_BYTES if reports is not None else _SHARED_BYTES
-    most = min(options.chunk_threads // (shared.positions.warps * WARP), memory // max(1, launch.shared_bytes))
-    size = max(1, most // unit) * unit
-    starts = iter(range(0, blocks, size))
-    first = next(starts, None)
-    while turns.queue or first is not None:
-        if first is not None and (not turns.queue or turns.idle > PATIENCE):
-            turns.spend(shared.kernel.loc, _CHUNK_STEPS)
-            chunk = Chunk(shared, first, min(size, blocks - first))
-            turns.schedules[chunk] = Schedule(chunk, turns)
-            blocks_, warps = np.arange(first, first + chunk.count), np.arange(chunk.warps)[None]
-            exists = shared.positions.exists
-            turns.schedules[chunk].begin(Cohort(chunk, blocks_, warps, list(registers), exists, exists))
-            turns.idle, first = 0, next(starts, None)
-        schedule = _turn(program.code, turns)
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A launch of a run. `registers`: those that every cohort starts with, arguments included."""
+
+    launch: Launch
+    program: Program
+    registers: list[Any]
+
+    def chunks(self, options: Options) -> Iterator[Start]:
+        run, launch = self.launch, self.launch.launch
+        x, y, z = launch.grid
+        blocks, unit = x * y * z, whole_clusters(launch)
+        memory = _CHECKED_BYTES if options.checks else _SHARED_BYTES
+        most = min(options.chunk_threads // (run.positions.warps * WARP), memory // max(1, launch.shared_bytes))
+        size = max(1, most // unit) * unit
+        return ((self, first, min(size, blocks - first)) for first in range(0, blocks, size))
+
+
+Start = tuple[Part, int, int]
+"""A chunk to be started: of which launch, its first block, and how many it has."""
+
+
+def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: Reports | None) -> None:
+    """All blocks of these launches, which run at the same time."""
+    waiting = _in_rounds([part.chunks(options) for part in parts])
+    for start in islice(waiting, len(parts)):
+        _begin(start, turns)
+    following = next(waiting, None)
+    while turns.queue or following is not None:
+        if following is not None and (not turns.queue or turns.idle > PATIENCE):
+            _begin(following, turns)
+            following = next(waiting, None)
+        schedule = _turn(turns)
         if not schedule.ended:
             schedule.require_progress()
             continue
@@ -56,19 +70,36 @@ def run_blocks(
         del turns.schedules[chunk]
         chunk.hook.on_end()
         if reports is not None:
-            for error in chunk.mbarriers.incomplete(launch, shared.kernel.loc):
+            for error in chunk.mbarriers.incomplete(chunk.run.launch, chunk.run.kernel.loc):
                 if not reports.told:  # copies that nobody waits for do not come
                     reports.tell(error)
 
 
-def _turn(code: Sequence[Instr], turns: Turns) -> Schedule:
+def _in_rounds(each: Sequence[Iterator[Start]]) -> Iterator[Start]:
+    """The first of each, then the second, and so on."""
+    for together in zip_longest(*each):
+        yield from (start for start in together if start is not None)
+
+
+def _begin(start: Start, turns: Turns) -> None:
+    part, first, count = start
+    run = part.launch
+    chunk = Chunk(run, first, count)
+    turns.spend(run.kernel.loc, chunk, _CHUNK_STEPS)
+    turns.schedules[chunk] = schedule = Schedule(chunk, part.program.code, turns)
+    blocks, warps, exists = np.arange(first, first + count), np.arange(chunk.warps)[None], run.positions.exists
+    schedule.begin(Cohort(chunk, blocks, warps, list(part.registers), exists, exists))
+    turns.idle = 0
+
+
+def _turn(turns: Turns) -> Schedule:
     """Let the next cohort run until it gives way."""
     cohort = turns.next()
     schedule = turns.schedules[cohort.chunk]
-    cohort = schedule.take(cohort)
+    cohort, code = schedule.take(cohort), schedule.code
     try:
         if turns.chances is not None:
-            schedule.run(code, cohort, turns.chances)
+            schedule.run(cohort, turns.chances)
         else:
             while code[cohort.pc].step(cohort, schedule):
                 pass

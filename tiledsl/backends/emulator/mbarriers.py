@@ -103,8 +103,8 @@ class Mbarriers:
     def incomplete(self, launch: LaunchInfo, loc: Loc) -> Iterator[HazardError]:
         """One for each phase with bytes too few or too many, when the blocks have ended."""
         for row, column in np.argwhere(self.bytes != 0).tolist():
-            block, users = launch.block_index(row + self.first), list(self.users[column])
-            message = f"{self.labels[column]} of block {block} ends in a phase that {self.lacks_bytes(row, column)}"
+            block, users = launch.block_name(row + self.first), list(self.users[column])
+            message = f"{self.labels[column]} of {block} ends in a phase that {self.lacks_bytes(row, column)}"
             fix = "let expect_tx say how many bytes the loads of the phase bring"
             yield HazardError(message, users[0].loc if users else loc, fix, code="T410")
 

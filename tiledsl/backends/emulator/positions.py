@@ -63,8 +63,8 @@ def whole_clusters(launch: LaunchInfo) -> int:
 class Clusters:
     """Those of the blocks `first` ... `first + count - 1`, which are whole clusters.
 
-    Arrays over these blocks: `rank`, in its cluster; `number`, of its cluster; `members` [blocks, size]: the rows of
-    all blocks of its cluster by rank.
+    Arrays over these blocks: `rank`, in its cluster; `number`, of its cluster; `in_run`: a number that no other cluster
+    of the run has; `members` [blocks, size]: the rows of all blocks of its cluster by rank.
     """
 
     def __init__(self, launch: LaunchInfo, first: int, count: int) -> None:
@@ -76,5 +76,6 @@ class Clusters:
         self.rank: Ints = bx % cx + cx * (by % cy + cy * (bz % cz))
         cluster = bx // cx + x * (by // cy + y * (bz // cz))
         self.number: Ints = np.unique(cluster, return_inverse=True)[1].reshape(-1)
+        self.in_run: Ints = self.number + (launch.first + first // self.size)
         order = np.lexsort((self.rank, self.number))
         self.members: Ints = order.reshape(-1, self.size)[self.number]

@@ -13,8 +13,9 @@ from typing import Any, Callable, Mapping, Sequence, TypeVar
 import numpy as np
 
 from tiledsl.backends.emulator import control as code
+from tiledsl.backends.emulator.chunk import Roles
 from tiledsl.backends.emulator.rules.registry import CONDITIONS, RULES, Rule, rule_of
-from tiledsl.backends.emulator.schedule import Instr, Roles, WaitInstr
+from tiledsl.backends.emulator.schedule import Instr, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile

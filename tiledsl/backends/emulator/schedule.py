@@ -16,7 +16,7 @@ import numpy as np
 
 from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.backends.emulator.chances import Chances, parts
-from tiledsl.backends.emulator.chunk import Chunk
+from tiledsl.backends.emulator.chunk import Chunk, Launch, Roles
 from tiledsl.backends.emulator.cohort import Cohort, merge
 from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.rules.registry import Condition
@@ -26,16 +26,13 @@ from tiledsl.ir.core import Op
 PATIENCE = 64
 """Iterations for which spinning loops may run alone before another chunk is started."""
 
-Roles = dict[tuple[int, int], Loc]
-"""The roles of a kernel: first warp and number of warps; where they are declared."""
-
 
 class Turns:
     """The cohorts that can run, of all chunks that live. `idle`: iterations of `while` loops since a loop has ended;
-    `steps`: of all loops. `fills`: see `cohort.merge`; `roles`: for messages. `chances`: None for the usual order."""
+    `steps`: of all loops. `chances`: None for the usual order."""
 
-    def __init__(self, max_steps: int, fills: dict[int, bool], roles: Roles, chances: Chances | None) -> None:
-        self.max_steps, self.fills, self.roles, self.chances = max_steps, fills, roles, chances
+    def __init__(self, max_steps: int, chances: Chances | None) -> None:
+        self.max_steps, self.chances = max_steps, chances
         self.queue: deque[Cohort] = deque()
         self.schedules: dict[Chunk, Schedule] = {}
         self.idle = self.steps = 0
@@ -54,20 +51,37 @@ class Turns:
         del self.queue[which]
         return cohort
 
-    def spend(self, loc: Loc, steps: int = 1) -> None:
-        """Raises HazardError when the run has had more than `Options.max_steps`."""
+    def spend(self, loc: Loc, chunk: Chunk, steps: int = 1) -> None:
+        """A loop of the chunk has an iteration. Raises HazardError when the run has had more than
+        `Options.max_steps`."""
         self.steps += steps
         if self.steps <= self.max_steps:
             return
         fix = "if it is only long, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
         if self.idle <= self.steps // 2:
             raise HazardError(f"the run does not end: {self.max_steps} iterations of loops", loc, fix, code="T402")
+        launch = chunk.run.launch
         waiting = {id(o.chunk): self.schedules[o.chunk] for o in self.queue}.values()
-        described = [each for schedule in waiting for each in schedule.describe()]
-        at_barriers = "".join("\n  " + line for line, _ in described)
-        message = f"this loop spins for ever: {self.max_steps} iterations and no loop has ended{at_barriers}"
+        described = [*self._spinning(chunk.run), *(each for schedule in waiting for each in schedule.describe())]
+        others = "".join("\n  " + line for line, _ in described)
+        message = f"this loop{launch.of} spins for ever: {self.max_steps} iterations and no loop has ended{others}"
         fix = f"check that what the loop waits for is written; {fix}"
-        raise HazardError(message, loc, fix, code="T403", sides=(Side(loc, does="spins"), *_sides(described)))
+        side = Side(loc, does="spins", rank=launch.rank)
+        raise HazardError(message, loc, fix, code="T403", sides=(side, *_sides(described)))
+
+    def _spinning(self, but: Launch) -> list[tuple[str, Side | None]]:
+        """Of each other launch, where one of its cohorts spins; as `Schedule.describe`."""
+        found: dict[Launch, tuple[str, Side | None]] = {}
+        for cohort in self.queue:
+            run = cohort.chunk.run
+            if run is but or run in found or not cohort.parked:
+                continue
+            op, block = self.schedules[cohort.chunk].code[cohort.pc].op, int(cohort.blocks[0])
+            found[run] = (
+                f"{run.launch.block_name(block)} spins, too, at {op.loc}",
+                Side(op.loc, does="spins", block=run.launch.block_index(block), rank=run.launch.rank),
+            )
+        return [*found.values()]
 
 
 @dataclass(slots=True, eq=False)
@@ -123,11 +137,12 @@ class WaitInstr(Instr):
 
 
 class Schedule:
-    """The cohorts of one chunk. `blocked`: those that wait, each with its instruction. `ready`: the number of cohorts
-    in the queue of `turns`. `finished`: warps that have ended. `groups`: of blocks that move as one (`chances`)."""
+    """The cohorts of one chunk, which execute `code`. `blocked`: those that wait, each with its instruction. `ready`:
+    the number of cohorts in the queue of `turns`. `finished`: warps that have ended. `groups`: of blocks that move as
+    one (`chances`)."""
 
-    def __init__(self, chunk: Chunk, turns: Turns) -> None:
-        self.chunk, self.turns = chunk, turns
+    def __init__(self, chunk: Chunk, code: Sequence[Instr], turns: Turns) -> None:
+        self.chunk, self.code, self.turns = chunk, code, turns
         self.ready = self.finished = 0
         self.blocked: list[tuple[Cohort, WaitInstr]] = []
         self.groups = None if turns.chances is None else turns.chances.groups(chunk.clusters)
@@ -152,7 +167,7 @@ class Schedule:
         if same:
             self.turns.queue = deque(o for o in queue if o not in same)
             self.ready -= len(same)
-            cohort = merge([cohort, *same], self.turns.fills)
+            cohort = merge([cohort, *same], self.chunk.run.fills)
         cohort.parked = False
         return cohort
 
@@ -196,7 +211,7 @@ class Schedule:
             together.setdefault((at, None if at.condition.gathers else cohort), []).append(cohort)
         leaving: dict[WaitInstr, list[Cohort]] = {}
         for (at, _), cohorts in together.items():
-            cohort = merge(cohorts, self.turns.fills)
+            cohort = merge(cohorts, self.chunk.run.fills)
             rows = at.ready(cohort)
             if rows.any():
                 leaving.setdefault(at, []).append(cohort if rows.all() else cohort.select(rows))
@@ -210,7 +225,7 @@ class Schedule:
     def leave(self, cohorts: list[Cohort], at: WaitInstr) -> list[Cohort]:
         """How those move on that go on at one instruction."""
         if self.groups is None:
-            return [merge(cohorts, self.turns.fills)]
+            return [merge(cohorts, self.chunk.run.fills)]
         if not at.condition.gathers:
             return cohorts
         return [part for cohort in cohorts for part in self.parts(cohort, WARPGROUP_WARPS)]
@@ -261,14 +276,14 @@ class Schedule:
 
     # -- by chance -----------------------------------------------------------------------------
 
-    def run(self, code: Sequence[Instr], cohort: Cohort, chances: Chances) -> None:
+    def run(self, cohort: Cohort, chances: Chances) -> None:
         """Let it run until it gives way or is preempted; before that, copies may arrive and others be woken."""
         if chances.happens(chances.early):
             self.chunk.copies.arrive("mbarrier", lambda copy: chances.some(len(copy.waits)))
         if self.blocked and chances.happens(chances.eager):
             for other in self.wake(self.waiting()[0]):
                 self.enqueue(other)
-        left = chances.turn()
+        code, left = self.code, chances.turn()
         while code[cohort.pc].step(cohort, self):
             left -= 1
             if left <= 0 and not code[cohort.pc - 1].binds:
@@ -294,8 +309,8 @@ class Schedule:
         if not self.blocked:
             return []
         block = int(self.blocked[0][0].blocks[0])
-        index = self.chunk.run.launch.block_index(block)
-        name, absent = f"block {index}: ", set(range(self.chunk.warps))
+        launch = self.chunk.run.launch
+        name, absent = f"{launch.block_name(block)}: ", set(range(self.chunk.warps))
         waiting: dict[tuple[Op, str], list[int]] = {}
         for cohort, at in self.blocked:
             if block not in cohort.blocks:
@@ -309,14 +324,15 @@ class Schedule:
         for (op, missing), warps in waiting.items():
             who, role = _name(sorted(warps), "waits", "wait"), self.role(sorted(warps))
             of_role = "" if role is None else f" (the role at line {role.line})"
-            side = Side(op.loc, op.name, who.rpartition(" ")[0], f"waits for {missing}", index, None, (*warps,), role)
+            who_, index = who.rpartition(" ")[0], launch.block_index(block)
+            side = Side(op.loc, op.name, who_, f"waits for {missing}", index, None, (*warps,), role, launch.rank)
             lines.append((f"{name}{who}{of_role} at {op.loc} for {missing}", side))
         running = {w for c in self.turns.queue if c.chunk is self.chunk for w in _warps_of(c, block)} & absent
         others = (running, "still runs", "still run"), (absent - running, "has ended", "have ended")
         return lines + [(name + _name(sorted(warps), one, several), None) for warps, one, several in others if warps]
 
     def role(self, warps: Sequence[int]) -> Loc | None:
-        return role_of(self.turns.roles, warps)
+        return role_of(self.chunk.run.roles, warps)
 
 
 def role_of(roles: Roles, warps: Sequence[int]) -> Loc | None:

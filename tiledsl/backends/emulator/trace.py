@@ -9,6 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from tiledsl.arch import WARP
+from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.control import OpInstr
 from tiledsl.backends.emulator.hooks import LaunchInfo, OpHook
@@ -32,7 +33,7 @@ def traced(
     launch: LaunchInfo,
     where: tuple[Index, Index],
     result: RunResult,
-    spend: Callable[[Loc, int], None],
+    spend: Callable[[Loc, Chunk, int], None],
 ) -> Program:
     """The program, whose ops append to `result.trace` when the thread executes them, all but checks and barriers."""
     block = _linear("block", where[0], launch.grid)
@@ -74,7 +75,7 @@ def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
     return x + extents[0] * (y + extents[1] * z)
 
 
-def _tracing(rule: Rule, block: int, thread: int, result: RunResult, spend: Callable[[Loc, int], None]) -> Rule:
+def _tracing(rule: Rule, block: int, thread: int, result: RunResult, spend: Callable[[Loc, Chunk, int], None]) -> Rule:
     """The rule, which adds a row when the thread is among those that execute it."""
 
     def run(c: Cohort, op: Op, *operands: Any) -> Any:
@@ -82,7 +83,7 @@ def _tracing(rule: Rule, block: int, thread: int, result: RunResult, spend: Call
         for group, column in np.argwhere((c.blocks[:, None] == block) & (c.warps == thread // WARP)):
             lane = (group, column, thread % WARP)
             if c.active()[lane]:
-                spend(op.loc, _ROW_STEPS)
+                spend(op.loc, c.chunk, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()
                 result.trace.append(TraceRow(op.loc, op.name, tuple(c.of_lanes(v, lane) for v in values)))
         return value

@@ -114,13 +114,14 @@ class FenceInit(Orders):
 
 
 class FenceProxy(Orders):
-    """This thread's earlier plain accesses to shared memory, reads too, come before later ones of the asynchronous
-    proxy (TMA, wgmma). (PTX ISA: fence.proxy.async.shared::cta.)"""
+    """This thread's earlier plain accesses to this memory, reads too, and those that it knows of, come before later
+    ones of the asynchronous proxy (TMA, wgmma). (PTX ISA: fence.proxy.async, .shared::cta or .global.)"""
 
     name = "fence.proxy_async"
     sync = Sync(orders="proxy")
     features = ("tma",)
     called = "ptx.fence_proxy_async()"
+    space = attribute(str, "shared", among=("shared", "global"))
 
 
 class NamedBarrier(Orders):

@@ -35,9 +35,9 @@ def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
     """The mbarriers at these places. Raises HazardError where none has been initialised."""
     columns = c.chunk.mbarriers.columns(at)
     for wrong in np.flatnonzero(~c.chunk.mbarriers.live(rows, columns)):
-        block = c.chunk.run.launch.block_index(int(rows[wrong]) + c.chunk.first)
+        block = c.chunk.run.launch.block_name(int(rows[wrong]) + c.chunk.first)
         place = f"byte {at[wrong] - span.base} of {span.label}"
-        message = f"{op.name} at {place}, where block {block} has no mbarrier"
+        message = f"{op.name} at {place}, where {block} has no mbarrier"
         raise HazardError(
             message, op.loc, "initialise it before, and let all who use it wait for that with a barrier()", code="T405"
         )
@@ -230,17 +230,13 @@ class _ClusterArrived(Condition):
 # -- one warp --------------------------------------------------------------------------------------
 
 
-_FENCES: dict[type[Op], FenceKind] = {
-    barriers.FenceInit: "init",
-    barriers.FenceProxy: "proxy",
-    gpu.Fence: "memory",
-}
-
-
-@rule(*_FENCES)
+@rule(barriers.FenceInit, barriers.FenceProxy, gpu.Fence)
 def fence(c: Cohort, op: Op) -> None:
     """Every write is visible at once, in program order: nothing is left to order, but checks want to know."""
-    c.chunk.hook.on_fence(op, _FENCES[type(op)], *c.threads())
+    kind: FenceKind = "memory" if isinstance(op, gpu.Fence) else "init"
+    if isinstance(op, barriers.FenceProxy):
+        kind = "proxy" if op.space == "shared" else "global proxy"
+    c.chunk.hook.on_fence(op, kind, *c.threads())
 
 
 @rule(barriers.Elect)

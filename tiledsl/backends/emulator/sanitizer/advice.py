@@ -27,12 +27,14 @@ def race(side: Side, memory: Accessed, other: Side | None, edge: Edge, text: str
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Of two threads and their accesses. open: the earlier one goes on until somebody waits for it. by_tma: it was made
-    by TMA. atomic: is this one, is the earlier one?"""
+    """Of two threads and their accesses. same_rank: are they on one GPU? open: the earlier one goes on until somebody
+    waits for it. by_tma: it was made by TMA. atomic: is this one, is the earlier one?"""
 
     same_warp: bool
     same_block: bool
     same_cluster: bool
+    same_launch: bool
+    same_rank: bool
     both_write: bool
     open: bool
     by_tma: bool
@@ -52,6 +54,8 @@ def of(relation: Relation) -> Edge:
     edge = _waited(relation) if relation.open else _ordered(relation)
     if all(relation.atomic):
         fix = 'give both a scope that includes the other thread: scope="gpu" for those of all blocks'
+        if not relation.same_rank:
+            fix = 'give both scope="sys", which includes the threads of other GPUs'
         return Edge("T103", "scope", "and the scope of one of the two leaves out the other thread", fix)
     return edge._replace(fix=edge.fix + "; or make both atomic") if any(relation.atomic) else edge
 
@@ -93,6 +97,12 @@ def _ordered(relation: Relation) -> Edge:
         'let the block that comes first release (barrier(), then one thread: an atomic operation with order="release", '
         'or fence() and a relaxed one) and the other acquire what it wrote there (order="acquire", then barrier())'
     )
+    if not relation.same_rank:
+        release += ', both with scope="sys", as they are on different GPUs'
+        text = 'with no release there of scope="sys" that is acquired here with that scope'
+        return Edge("T102", "release-acquire", text, release)
+    if not relation.same_launch:
+        return Edge("T102", "release-acquire", "with no release there that is acquired here", release)
     if relation.both_write:
         fix = f"let one block write each element: check its tile's origin, and its guards; or {release}"
     else:
@@ -101,13 +111,13 @@ def _ordered(relation: Relation) -> Edge:
 
 
 def proxies(reads: bool) -> Edge:
-    """TMA meets what threads have written in the same launch."""
+    """TMA meets what threads have written in the same run."""
     return Edge(
         "T105",
         "proxy-fence",
         "with no proxy fence for global memory between the two",
-        f"let threads {'load' if reads else 'store'} it, too, or write it by TMA or in an earlier launch: the language "
-        "has no proxy fence for global memory",
+        'let the thread that starts TMA execute fence_proxy_async("global") after it has waited for them; or let '
+        f"threads {'load' if reads else 'store'} it, too, or write it by TMA or in an earlier launch",
     )
 
 

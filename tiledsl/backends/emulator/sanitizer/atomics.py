@@ -16,20 +16,22 @@ from __future__ import annotations
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, Bools, Ints
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, View
 from tiledsl.ir.atomics import ACQUIRING, RELEASING, SCOPES
 
 Past = dict[int, Known]
-"""What has happened: of each cluster, by its number in the grid, a clock [rank, agents]. Nobody changes one."""
+"""What has happened: of each cluster, by its number in the run, a clock [rank, agents]. Nobody changes one."""
 
 _Place = tuple[str, int, int]
-"""The space, whose (of a block, 0 for global memory), and the address."""
+"""The space, whose (of a block, by its number in the run; 0 for global memory), and the address; of global memory the
+host's, as several arguments, also of other ranks, may be one array."""
 _Group = tuple[int, int]
-"""A scope, by its width, and the number of the block or cluster: those who can acquire a release with that scope."""
+"""A scope, by its width, and the number of the block or cluster in the run, or the rank: those who can acquire a
+release with that scope."""
 
-WIDTH = {scope: width for width, scope in enumerate(SCOPES)} | {"sys": SCOPES.index("gpu")}
-"""Of scopes; a launch is on one GPU."""
+WIDTH = {scope: width for width, scope in enumerate(SCOPES)}
+"""Of scopes. That of a GPU is a rank's."""
 
 
 def _joined(a: Past, b: Past) -> Past:
@@ -46,7 +48,7 @@ def _joined(a: Past, b: Past) -> Past:
 
 
 class Published:
-    """Of one launch. `places`: what releases have left there, for each group that can acquire it. `learnt`: what warps
+    """Of one run. `places`: what releases have left there, for each group that can acquire it. `learnt`: what warps
     of each cluster have acquired of others: the warp's agent, its count, and what."""
 
     def __init__(self) -> None:
@@ -86,10 +88,14 @@ class Published:
 
 class AtomicOrder:
     """Of one chunk, by row and warp. For each width of a scope, `fenced`: what it knew at its last fence; `seen`: what
-    its relaxed reads have found, which the next fence lets it know. `polled`: what it has acquired last."""
+    its relaxed reads have found, which the next fence lets it know. `polled`: what it has acquired last. `before`: how
+    many blocks of the run are before those of the chunk. `to_host`: by tensor, from its virtual address to that of the
+    host."""
 
-    def __init__(self, clocks: Clocks, first: int, published: Published) -> None:
+    def __init__(self, clocks: Clocks, launch: LaunchInfo, first: int, published: Published) -> None:
         self.clocks, self.first, self.published = clocks, first, published
+        self.before, self.rank = launch.first + first, launch.rank or 0
+        self.to_host = {tensor.label: tensor.host - tensor.low for tensor in launch.tensors}
         self.fenced: dict[tuple[int, int], list[Past]] = {}
         self.seen: dict[tuple[int, int], list[Past]] = {}
         self.polled: dict[tuple[int, int], Past] = {}
@@ -100,11 +106,11 @@ class AtomicOrder:
         orders = access.order in ACQUIRING or access.order in RELEASING
         if not (orders or self.published.places or self.fenced):
             return  # it publishes nothing, and finds nothing
-        rows, warps = access.blocks - self.first, access.threads // WARP
-        each = np.stack([rows, warps, access.addresses])
+        rows, warps, shared = access.blocks - self.first, access.threads // WARP, access.space == "shared"
+        each = np.stack([rows, warps, access.addresses + (0 if shared else self.to_host[access.label])])
         _, at = np.unique(each, axis=1, return_index=True)
         for row, warp, address in each[:, np.sort(at)].T.tolist():
-            place = (access.space, row + self.first if access.space == "shared" else 0, address)
+            place = (access.space, row + self.before if shared else 0, address)
             groups = self.groups(row, WIDTH[access.reach])
             if access.kind != "write":
                 self.read(place, groups, row, warp, access.order in ACQUIRING)
@@ -113,7 +119,7 @@ class AtomicOrder:
 
     def groups(self, row: int, width: int) -> list[_Group]:
         """Those whose scopes include this block, up to this width."""
-        return [(0, row + self.first), (1, int(self.clocks.in_grid[row])), (2, 0)][: width + 1]
+        return [(0, row + self.before), (1, int(self.clocks.in_run[row])), (2, self.rank), (3, 0)][: width + 1]
 
     def read(self, place: _Place, groups: list[_Group], row: int, warp: int, acquires: bool) -> None:
         published = self.published.places.get(place, {})
@@ -121,7 +127,7 @@ class AtomicOrder:
             found = published.get(group)
             if not found:
                 continue
-            seen = self.seen.setdefault((row, warp), [{}, {}, {}])
+            seen = self.seen.setdefault((row, warp), [{} for _ in WIDTH])
             seen[group[0]] = _joined(found, seen[group[0]])
             if acquires:
                 self.acquire(found, row, warp)
@@ -130,14 +136,14 @@ class AtomicOrder:
         if not past or self.polled.get((row, warp)) is past:
             return
         self.polled[row, warp] = past
-        clocks, cluster = self.clocks, int(self.clocks.in_grid[row])
+        clocks, cluster = self.clocks, int(self.clocks.in_run[row])
         if cluster in past:
             clocks.acquire(past[cluster][None], np.array([row]), np.array([warp]))
         agent = int(clocks.ids(np.array([row]), warp)[0])
         self.published.learn(cluster, agent, clocks.known[row, warp], past)
 
     def past(self, row: int, warp: int) -> Past:
-        return self.published.past(int(self.clocks.in_grid[row]), self.clocks.arrivals(self.clocks.known[row, warp]))
+        return self.published.past(int(self.clocks.in_run[row]), self.clocks.arrivals(self.clocks.known[row, warp]))
 
     def write(self, place: _Place, groups: list[_Group], row: int, warp: int, releases: bool, updates: bool) -> None:
         before = self.published.places.get(place, {})
@@ -158,7 +164,7 @@ class AtomicOrder:
     def fence(self, rows: Ints, warps: Ints, reach: str) -> None:
         """These warps, each named once, execute a fence."""
         for row, warp in zip(rows.tolist(), warps.tolist(), strict=True):
-            seen, fenced = self.seen.get((row, warp)), self.fenced.setdefault((row, warp), [{}, {}, {}])
+            seen, fenced = self.seen.get((row, warp)), self.fenced.setdefault((row, warp), [{} for _ in WIDTH])
             for width in range(WIDTH[reach] + 1):
                 self.acquire(seen[width] if seen else {}, row, warp)
             past = self.past(row, warp)

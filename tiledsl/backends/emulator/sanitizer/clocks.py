@@ -134,18 +134,18 @@ class View:
 
 class Clocks:
     """`known` [blocks, warps, rank, agents]: the clock of each warp. `synced` [blocks, warps]: its count when its lanes
-    met last. `in_grid` [blocks]: the number of its cluster in the grid. `met` [blocks]: all warps of the block know of
+    met last. `in_run` [blocks]: the number of its cluster in the run. `met` [blocks]: all warps of the block know of
     what each did up to this count of its own, if nothing but barriers of whole blocks orders them."""
 
     touched: Bools | None = None
     """[blocks, warps, 32]: lanes that have made an access since those of their warp have met; None: nobody asks."""
 
     def __init__(
-        self, clusters: Clusters, first: int, blocks: int, warps: int, mbarriers: int, commits: bool, narrow: bool
+        self, clusters: Clusters, blocks: int, warps: int, mbarriers: int, commits: bool, narrow: bool
     ) -> None:
-        """Of the blocks `first` ..., whole clusters."""
+        """Of so many blocks, whole clusters."""
         self.ranks, self.clusters, self.warps = clusters.rank, clusters.number, warps
-        self.in_grid = clusters.number + first // clusters.size
+        self.in_run = clusters.in_run
         self.work = 2 * warps + mbarriers
         self.alone = self.work + (warps if commits else 0)
         self.far = self.alone + (warps if mbarriers else 0)

@@ -1,17 +1,18 @@
-"""The history of global memory: every access must happen after those that it conflicts with, of whichever block.
+"""The history of global memory: every access must happen after those that it conflicts with, of whichever block of
+whichever launch of the run.
 
 Inside a cluster the clocks of its warps say what happens before what; between clusters, what releases have published
 and acquires have learnt (`atomics`). Two atomic operations conflict only where the scope of one leaves out the thread
 of the other. A load by TMA has ended for those who have waited for the mbarrier that counts its bytes, a store by TMA
 and the read of a `cp.async` for the thread that has waited for their group, and for whom it lets know. What threads
-have written in the same launch TMA may not touch: the language has no proxy fence for global memory.
+have written in the same run TMA may touch if a proxy fence for global memory, of any thread, comes between the two.
 (PTX ISA: memory consistency model; async proxy; cp.async.bulk completion mechanisms.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from tiledsl.backends.emulator.hooks import Access, Bools, Group, Ints, LaunchIn
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer import advice
 from tiledsl.backends.emulator.sanitizer.atomics import WIDTH, Published
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, View
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.sanitizer.global_fences import Fence, Fenced, Threads
 from tiledsl.backends.emulator.sanitizer.global_shadow import (
     BY_TMA,
     MANY,
     MOST_LAYERS,
     PLAIN,
+    STRIDE,
     Accesses,
     Entries,
     Region,
@@ -42,42 +45,55 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
 
 
-class GlobalShadow:
-    """Of one launch. `writes`: the last plain write of each cell; `reads`, `atomic_reads`, `updates` (atomic writes):
-    those since. `chunks`: of the blocks that have started."""
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A chunk that has started. `agents`, `warps`: of each block."""
 
-    def __init__(self, launch: LaunchInfo, uses: Mapping[str, Use], reports: Reports) -> None:
-        self.launch, self.published, self.reports = launch, Published(), reports
-        self.regions, cells = lay_out(launch.tensors, uses)
-        self.narrow = any(use.narrow for use in uses.values())
+    launch: LaunchInfo
+    clusters: Clusters
+    first: int
+    agents: int
+    warps: int
+
+    def block(self, cluster: int, rank: int) -> int:
+        """The linear index of a block."""
+        at = (self.clusters.in_run == cluster) & (self.clusters.rank == rank)
+        return self.first + int(np.flatnonzero(at)[0])
+
+
+class GlobalShadow:
+    """Of one run. `writes`: the last plain write of each cell; `reads`, `atomic_reads`, `updates` (atomic writes):
+    those since. `chunks`: those that have started; `copying`: where a `cp.async` is open; `fences`: proxy fences for
+    global memory. `starts`: the number of the first cluster of each launch; `ranks`: on which GPU it is."""
+
+    def __init__(self, launches: Sequence[tuple[LaunchInfo, Mapping[str, Use]]], reports: Reports) -> None:
+        self.published, self.reports = Published(), reports
+        self.regions, cells, self.narrow = lay_out(launches)
         self.writes, self.written = no_entries(cells), False
         self.reads, self.atomic_reads = Accesses(cells, "read"), Accesses(cells, "atomically read")
         self.updates = Accesses(cells, "atomically wrote")
         self.ops = Ops()
-        self.chunks: list[tuple[int, Clusters]] = []
+        self.chunks: list[_Started] = []
+        self.copying: dict[GlobalHistory, None] = {}
+        self.fences: list[Fence] = []
+        self.starts = np.array([launch.first for launch, _ in launches])
+        self.ranks = np.array([launch.rank or 0 for launch, _ in launches])
 
-    def block(self, cluster: int, rank: int) -> int:
-        """The linear index of a block that has started."""
-        for first, clusters in self.chunks:
-            row = np.flatnonzero((clusters.number + first // clusters.size == cluster) & (clusters.rank == rank))
-            if len(row):
-                return first + int(row[0])
-        raise AssertionError("a cluster that has not started")
+    def of_cluster(self, cluster: int) -> _Started:
+        """The chunk that a cluster, which has started, is of."""
+        return next(chunk for chunk in self.chunks if (chunk.clusters.in_run == cluster).any())
+
+    def rank_of(self, clusters: Ints) -> Ints:
+        """On which GPU these clusters run."""
+        return self.ranks[np.searchsorted(self.starts, clusters, "right") - 1]
 
 
 @dataclass(frozen=True, slots=True)
-class _Touch:
-    """An access, one entry a lane: the agent `who` of the grid that does it and its count `when`; `warps`: the same of
-    the warp that it belongs to, whose `rows`, lanes, clocks these are; `cells` [entries, cells]."""
+class _Touch(Threads):
+    """An access by these threads; `cells` [entries, cells]."""
 
     access: Access
     region: Region
-    rows: Ints
-    threads: Ints
-    warps: Ints
-    clusters: Ints
-    known: View
-    synced: Ints
     cells: Ints
     how: int
 
@@ -85,11 +101,7 @@ class _Touch:
         arrays = (self.rows, self.threads, self.warps, self.clusters)
         rows, threads, warps, clusters = (array[which] for array in arrays)
         known, synced, cells = self.known.part(which), self.synced[which], self.cells[which]
-        return _Touch(self.access, self.region, rows, threads, warps, clusters, known, synced, cells, self.how)
-
-    @property
-    def lanes(self) -> Ints:
-        return self.threads % WARP
+        return _Touch(rows, threads, warps, clusters, known, synced, self.access, self.region, cells, self.how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +114,25 @@ class _Open:
 
 class GlobalHistory:
     """What the blocks of one chunk do. `open`: what they have not waited for; `committed` [blocks, threads]: how many
-    groups each thread has."""
+    groups each thread has. `fenced`: what threads knew at their last proxy fence for global memory; None: there was
+    none."""
 
-    def __init__(self, shadow: GlobalShadow, clocks: Clocks, clusters: Clusters, first: int, blocks: int) -> None:
-        self.shadow, self.clocks, self.clusters, self.first = shadow, clocks, clusters, first
-        self.stride = clusters.size * clocks.agents
+    def __init__(
+        self, shadow: GlobalShadow, launch: LaunchInfo, clocks: Clocks, clusters: Clusters, first: int, blocks: int
+    ) -> None:
+        self.shadow, self.launch, self.clocks, self.clusters, self.first = shadow, launch, clocks, clusters, first
+        self.fenced: Fenced | None = None
         self.groups: tuple[Group, ...] = ("bulk", "cp_async")
         self.open: dict[Group, list[_Open]] = {group: [] for group in self.groups}
         shape = blocks, clocks.warps * WARP
         self.committed = {group: np.zeros(shape, np.int64) for group in self.groups}
-        shadow.chunks.append((first, clusters))
+        shadow.chunks.append(_Started(launch, clusters, first, clocks.agents, clocks.warps))
 
     # -- accesses ------------------------------------------------------------------------------
 
     def access(self, access: Access, columns: Ints | None = None) -> None:
         """columns: of a load by TMA, the mbarrier's."""
-        region = self.shadow.regions.get(access.label)
+        region = self.shadow.regions.get((self.launch.first, access.label))
         if region is None:
             return
         touch = self.touch(access, region)
@@ -148,8 +163,8 @@ class GlobalHistory:
         if access.order is not None and access.reach is not None:
             how = WIDTH[access.reach] + 1
         return _Touch(
-            access, region, rows, access.threads, clocks.in_grid[rows] * self.stride + ids, clocks.in_grid[rows],
-            clocks.view(rows, warps), clocks.synced[rows, warps], region.cells(access.addresses, access.width), how,
+            rows, access.threads, clocks.in_run[rows] * STRIDE + ids, clocks.in_run[rows], clocks.view(rows, warps),
+            clocks.synced[rows, warps], access, region, region.cells(access.addresses, access.width), how,
         )  # fmt: skip
 
     def now(self, touch: _Touch) -> Ints:
@@ -179,7 +194,7 @@ class GlobalHistory:
         """It ends with the phase that its mbarrier is in."""
         self.after_writes(touch)
         homes, clocks = touch.access.blocks - self.first, self.clocks
-        agents = clocks.in_grid[homes] * self.stride + clocks.ids(homes, 2 * clocks.warps + columns)
+        agents = clocks.in_run[homes] * STRIDE + clocks.ids(homes, 2 * clocks.warps + columns)
         self.put_reads(touch, agents, clocks.phases(homes, columns).astype(np.int64) + 1)
 
     def store(self, touch: _Touch) -> None:
@@ -189,6 +204,8 @@ class GlobalHistory:
 
     def begin(self, touch: _Touch, group: Group) -> None:
         self.open[group].append(_Open(touch, self.committed[group][touch.rows, touch.threads]))
+        if group == "cp_async":
+            self.shadow.copying[self] = None
 
     def commit(self, group: Group, rows: Ints, threads: Ints) -> None:
         if group in self.committed:
@@ -208,6 +225,8 @@ class GlobalHistory:
             if not over.all():
                 left.append(_Open(begun.touch.part(~over), begun.groups[~over]))
         self.open[group] = left
+        if group == "cp_async" and not left:
+            self.shadow.copying.pop(self, None)
 
     def end(self, touch: _Touch, group: Group) -> None:
         if group == "cp_async":
@@ -217,6 +236,15 @@ class GlobalHistory:
         own = (writes.who.take(touch.cells) == touch.warps[:, None]) & (writes.when.take(touch.cells) == UNENDED)
         when = np.broadcast_to(self.now(touch)[:, None], own.shape)
         writes.when[touch.cells[own]] = when[own]
+
+    def fence(self, rows: Ints, threads: Ints) -> None:
+        """These threads make a proxy fence for global memory."""
+        made = np.zeros((*self.clocks.synced.shape, WARP), np.bool_)
+        made[rows, threads // WARP, threads % WARP] = True
+        for row, warp in np.argwhere(made.any(axis=2)).tolist():
+            self.shadow.fences.append(Fence(self.clocks, self.before, row, warp, made[row, warp]))
+        self.fenced = self.fenced or Fenced(self.clocks)
+        self.fenced.make(rows, threads)
 
     # -- conflicts -----------------------------------------------------------------------------
 
@@ -254,14 +282,27 @@ class GlobalHistory:
         unfenced = np.zeros_like(late)
         if touch.how == BY_TMA and "wrote" in did:
             unfenced = (earlier.when > 0) & (earlier.how != BY_TMA)
+            if self.shadow.fences and unfenced.any():
+                unfenced = self.without_fence(unfenced & ~late, earlier, touch)
         for wrong, fence in ((late, False), (unfenced & ~late, True)):
             if wrong.any():
                 for entry, cell in first_of_each(wrong, np.broadcast_to(earlier.op, wrong.shape)).tolist():
                     self.tell(touch, entry, cell, earlier.take((entry, cell)), did, fence)
 
-    def before(self, earlier: Entries, touch: _Touch) -> Bools:
-        """Which of these happen before `touch`."""
-        clusters, ids = np.divmod(earlier.who, self.stride)
+    def without_fence(self, asked: Bools, earlier: Entries, touch: _Touch) -> Bools:
+        """Which of the accesses `asked` for happen before no proxy fence that happens before `touch`."""
+        left = asked if self.fenced is None else asked & ~self.before(earlier, self.fenced.at(touch))
+        for fence in reversed(self.shadow.fences):
+            entries = np.flatnonzero(left.any(axis=1))
+            if not len(entries):
+                break
+            part, among = touch.part(entries), earlier.take(entries)
+            left[entries] &= ~(self.before(fence.entries(len(entries)), part) & fence.follows(among))
+        return left
+
+    def before(self, earlier: Entries, touch: Threads) -> Bools:
+        """Which of these happen before what `touch` does."""
+        clusters, ids = np.divmod(earlier.who, STRIDE)
         inside = clusters == touch.clusters[:, None]
         before = inside & (touch.known.of(np.where(inside, self.across(ids, touch), 0)) >= earlier.when)
         if self.clocks.by_lanes.of:
@@ -280,7 +321,7 @@ class GlobalHistory:
             before |= published.comes_before(asked, clusters, ids, earlier.when, touch.known, touch.clusters)
         return before
 
-    def across(self, ids: Ints, touch: _Touch) -> Ints:
+    def across(self, ids: Ints, touch: Threads) -> Ints:
         """For warps of other blocks of the cluster the agents that say what is known of them in global memory."""
         if not self.clocks.narrow:
             return ids
@@ -290,15 +331,17 @@ class GlobalHistory:
 
     def include_each_other(self, earlier: Entries, touch: _Touch) -> Bools:
         """Are both atomic, with scopes that include the other's thread?"""
-        clusters, ids = np.divmod(earlier.who, self.stride)
+        clusters, ids = np.divmod(earlier.who, STRIDE)
         near = (clusters == touch.clusters[:, None]).astype(np.int8)  # the width of what both are in, from the end
         same_block = near & (ids // self.clocks.agents == self.clocks.ranks[touch.rows][:, None])
         apart = 2 - near - same_block
+        if len(self.shadow.ranks) > 1:
+            apart += self.shadow.rank_of(clusters) != (self.launch.rank or 0)
         return (earlier.how != BY_TMA) & (earlier.how > apart) & (touch.how > apart)
 
     def after_open(self, touch: _Touch) -> None:
         """A write must not meet a `cp.async` that may still read."""
-        for begun in self.open["cp_async"]:
+        for begun in (begun for chunk in self.shadow.copying for begun in chunk.open["cp_async"]):
             hit = np.isin(touch.cells, begun.touch.cells)
             if hit.any():
                 entry, cell = np.argwhere(hit)[0].tolist()
@@ -363,23 +406,27 @@ class GlobalHistory:
 
     def tell(self, touch: _Touch, entry: int, cell: int, earlier: Entries, did: str, unfenced: bool) -> None:
         """earlier: one access. unfenced: a proxy fence is missing; else nothing orders the two."""
-        access, launch, shadow = touch.access, self.shadow.launch, self.shadow
+        access, launch, shadow = touch.access, self.launch, self.shadow
         if shadow.reports.knows("T1", access.label, access.op.loc, shadow.ops[int(earlier.op)].loc):
             return
         row, thread = int(touch.rows[entry]), int(touch.threads[entry])
-        cluster, id_ = divmod(int(earlier.who), self.stride)
-        rank, agent = divmod(id_, self.clocks.agents)
-        block, op = shadow.block(cluster, rank), shadow.ops[int(earlier.op)]
-        by_thread, open_ = agent < self.clocks.warps, int(earlier.when) == UNENDED
-        other = Side(op.loc, op.name, f"a copy to block {launch.block_index(block)}", did)
+        cluster, id_ = divmod(int(earlier.who), STRIDE)
+        its_chunk, same_cluster = shadow.of_cluster(cluster), cluster == int(touch.clusters[entry])
+        rank, agent = divmod(id_, its_chunk.agents)
+        block, op, its_launch = its_chunk.block(cluster, rank), shadow.ops[int(earlier.op)], its_chunk.launch
+        by_thread, open_ = agent < its_chunk.warps, int(earlier.when) == UNENDED
+        same_block = same_cluster and block == row + self.first
+        other = Side(op.loc, op.name, f"a copy to {its_launch.block_name(block)}", did, rank=its_launch.rank)
         if by_thread:
             its = agent * WARP + int(earlier.lane) % WARP
-            same = (its, block) == (thread, row + self.first) and not open_
-            other = launch.side(op, did, block, thread=its, who="another thread" if same else "")
+            same = same_block and its == thread and not open_
+            other = its_launch.side(op, did, block, thread=its, who="another thread" if same else "")
         relation = advice.Relation(
             same_warp=by_thread and int(earlier.who) == int(touch.warps[entry]),
-            same_block=block == row + self.first,
-            same_cluster=cluster == int(touch.clusters[entry]),
+            same_block=same_block,
+            same_cluster=same_cluster,
+            same_launch=its_launch is launch,
+            same_rank=its_launch.rank == launch.rank,
             both_write=did != "read" and did != "atomically read" and access.kind not in ("read", "fetch"),
             open=open_,
             by_tma=int(earlier.how) == BY_TMA,
@@ -402,5 +449,4 @@ _BY_TMA = {"fetch": "lets TMA read", "async": "lets TMA write"}
 
 def _at(touch: _Touch, cells: Ints) -> _Touch:
     """The touch with one of its cells for each entry."""
-    arrays = (touch.rows, touch.threads, touch.warps, touch.clusters)
-    return _Touch(touch.access, touch.region, *arrays, touch.known, touch.synced, cells[:, None], touch.how)
+    return replace(touch, cells=cells[:, None])

@@ -1,6 +1,6 @@
 """Shadow of global memory: which tensors can race at all, and what is remembered of each of their elements.
 
-It is one for all blocks of a launch. (What is remembered of each location: C. Flanagan and S. Freund, FastTrack, PLDI
+It is one for all blocks of a run. (What is remembered of each location: C. Flanagan and S. Freund, FastTrack, PLDI
 2009: the last write, and of reads the last one, or several if nothing orders them.)
 """
 
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.hooks import Bools, Ints, TensorInfo
+from tiledsl.backends.emulator.hooks import Bools, Ints, LaunchInfo, TensorInfo
+from tiledsl.backends.emulator.sanitizer.atomics import WIDTH
 from tiledsl.errors import Accessed
 from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.types import PtrType, TileType
@@ -29,21 +30,22 @@ PLAIN, BY_TMA = 0, 9
 
 @dataclass
 class Use:
-    """What a kernel does with a tensor. `narrow`: by an atomic operation among fewer threads than those of the GPU."""
+    """What kernels do with a tensor. `reach`: the narrowest scope of an atomic operation, by its width."""
 
     reads: bool = False
     writes: bool = False
     updates: bool = False
-    narrow: bool = False
+    reach: int = WIDTH["sys"]
 
-    @property
-    def may_race(self) -> bool:
-        """Reads do not conflict with each other, nor do atomic operations among all threads."""
-        return self.writes or (self.updates and (self.reads or self.narrow))
+    def may_race(self, narrow: bool) -> bool:
+        """Reads do not conflict with each other, nor do atomic operations among all threads. narrow: are some among
+        fewer?"""
+        return self.writes or (self.updates and (self.reads or narrow))
 
     def add(self, other: Use) -> None:
-        for name in ("reads", "writes", "updates", "narrow"):
+        for name in ("reads", "writes", "updates"):
             setattr(self, name, getattr(self, name) or getattr(other, name))
+        self.reach = min(self.reach, other.reach)
 
 
 def uses_of(kernel: Kernel) -> Mapping[str, Use]:
@@ -53,8 +55,8 @@ def uses_of(kernel: Kernel) -> Mapping[str, Use]:
     for op in kernel.walk():
         for access in op.accesses():
             for name in _tensors(kernel, names, access.memory):
-                plain, narrow = not access.atomic, access.atomic in ("cta", "cluster")
-                use = Use(plain and not access.writes, plain and access.writes, access.atomic != "", narrow)
+                plain, reach = not access.atomic, WIDTH[access.atomic or "sys"]
+                use = Use(plain and not access.writes, plain and access.writes, access.atomic != "", reach)
                 use.updates &= access.writes
                 uses[name].add(use)
     return uses
@@ -95,33 +97,47 @@ class Region(NamedTuple):
         return Accessed(self.tensor.label, "global", self.tensor.element(at), at - self.tensor.base, width)
 
 
-def lay_out(tensors: Sequence[TensorInfo], uses: Mapping[str, Use]) -> tuple[dict[str, Region], int]:
-    """The regions of the tensors that can race, and how many cells they have. Tensors with bytes in common share
-    these; a cell is the widest piece that all their elements are made of."""
-    regions: dict[str, Region] = {}
-    cells = 0
-    for group in _overlapping(tensors):
+class Layout(NamedTuple):
+    """The shadow's: `regions`, by the launch's `first` and the tensor, of those that can race; how many `cells` they
+    have; `narrow`: can atomic operations race with each other?"""
+
+    regions: dict[tuple[int, str], Region]
+    cells: int
+    narrow: bool
+
+
+def lay_out(launches: Sequence[tuple[LaunchInfo, Mapping[str, Use]]]) -> Layout:
+    """launches: each with what its kernel does with tensors. Tensors with bytes in common share their cells; a cell is
+    the widest piece that all their elements are made of. All of their threads are in the scope of a GPU if one rank
+    alone has them."""
+    regions: dict[tuple[int, str], Region] = {}
+    cells, any_narrow = 0, False
+    uses_of_launch = {launch.first: uses for launch, uses in launches}
+    for group in _overlapping([(launch, tensor) for launch, _ in launches for tensor in launch.tensors]):
         use = Use()
-        for tensor in group:
-            use.add(uses.get(tensor.label, Use()))
-        if not use.may_race:
+        for launch, tensor in group:
+            use.add(uses_of_launch[launch.first].get(tensor.label, Use()))
+        narrow = use.reach < WIDTH["gpu" if len({launch.rank for launch, _ in group}) == 1 else "sys"]
+        any_narrow |= narrow
+        if not use.may_race(narrow):
             continue
-        start = group[0].host
-        granule = gcd(*(tensor.size for tensor in group), *(tensor.host - start for tensor in group))
-        for tensor in group:
-            regions[tensor.label] = Region(tensor, cells, tensor.low - (tensor.host - start), granule)
-        cells += -(-(max(tensor.host + tensor.bytes for tensor in group) - start) // granule)
-    return regions, cells
+        start, tensors = group[0][1].host, [tensor for _, tensor in group]
+        granule = gcd(*(tensor.size for tensor in tensors), *(tensor.host - start for tensor in tensors))
+        for launch, tensor in group:
+            at = tensor.low - (tensor.host - start)
+            regions[launch.first, tensor.label] = Region(tensor, cells, at, granule)
+        cells += -(-(max(tensor.host + tensor.bytes for tensor in tensors) - start) // granule)
+    return Layout(regions, cells, any_narrow)
 
 
-def _overlapping(tensors: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
-    groups: list[list[TensorInfo]] = []
+def _overlapping(tensors: Sequence[tuple[LaunchInfo, TensorInfo]]) -> list[list[tuple[LaunchInfo, TensorInfo]]]:
+    groups: list[list[tuple[LaunchInfo, TensorInfo]]] = []
     end = 0
-    for tensor in sorted((t for t in tensors if t.bytes), key=lambda t: t.host):
+    for launch, tensor in sorted(((at, t) for at, t in tensors if t.bytes), key=lambda each: each[1].host):
         if groups and tensor.host < end:
-            groups[-1].append(tensor)
+            groups[-1].append((launch, tensor))
         else:
-            groups.append([tensor])
+            groups.append([(launch, tensor)])
         end = max(end, tensor.host + tensor.bytes)
     return groups
 
@@ -132,8 +148,12 @@ MANY = 64
 """Added to a lane: others of its warp as well."""
 
 
+STRIDE = 1 << 24
+"""More than a cluster has agents: agents of a run are numbered by their cluster's number times this, plus theirs."""
+
+
 class Entries(NamedTuple):
-    """Accesses to cells, each an entry of arrays of one shape: by which agent `who` of the grid, at which of its counts
+    """Accesses to cells, each an entry of arrays of one shape: by which agent `who` of the run, at which of its counts
     (`when`; 0: none), in which lane, how (`PLAIN`, ...), by which op."""
 
     who: NDArray[Any]

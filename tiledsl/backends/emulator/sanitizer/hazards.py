@@ -8,6 +8,7 @@ shared memory that was never written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import get_args
 
@@ -65,16 +66,25 @@ class Checks:
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         self.mbarriers = 0 if self.simple else (sum(b for _, b, u64 in set(bases) if u64) + sum(tiles)) // U64.bytes
 
-    def of_launch(self, launch: LaunchInfo, reports: Reports, unwritten: frozenset[str]) -> OfLaunch | None:
-        """None if no access matters to the checks that are on. unwritten: tensors that hold nothing yet."""
-        for error in self.registers if "registers" in reports.selection else ():
+
+def checks_of(
+    launches: Sequence[tuple[Checks, LaunchInfo]], reports: Reports, unwritten: frozenset[str]
+) -> Sequence[OfLaunch]:
+    """Those of each launch of a run; of none if no access matters to the checks that are on. unwritten: tensors that
+    hold nothing yet."""
+    selection = reports.selection
+    for kernel, _ in launches if "registers" in selection else ():
+        for error in kernel.registers:
             reports.tell(error)
-        selection = reports.selection
-        asked = "T201" in selection or "T204" in selection
-        empty = Unwritten(launch, unwritten if asked else frozenset(), reports)
-        if any(name in selection for name in ("shared", "global", "barriers")):
-            return _Launch(self, GlobalShadow(launch, self.uses, reports), reports, empty)
-        return _Writes(self, reports, empty) if "uninitialised" in selection else None
+    asked = "T201" in selection or "T204" in selection
+    empty = [Unwritten(launch, unwritten if asked else frozenset(), reports) for _, launch in launches]
+    if any(name in selection for name in ("shared", "global", "barriers")):
+        shadow = GlobalShadow([(launch, kernel.uses) for kernel, launch in launches], reports)
+        orders = any(kernel.atomics for kernel, _ in launches)
+        return [_Launch(kernel, shadow, orders, reports, e) for (kernel, _), e in zip(launches, empty, strict=True)]
+    if "uninitialised" in selection:
+        return [_Writes(kernel, reports, e) for (kernel, _), e in zip(launches, empty, strict=True)]
+    return ()
 
 
 class OfLaunch(Hook):
@@ -90,13 +100,16 @@ class OfLaunch(Hook):
 
 
 class _Launch(OfLaunch):
-    """What is known of global memory."""
+    """What is known of global memory. `orders`: do releases or acquires of any launch of the run?"""
 
-    def __init__(self, kernel: Checks, shadow: GlobalShadow, reports: Reports, unwritten: Unwritten) -> None:
-        self.kernel, self.shadow, self.reports, self.unwritten = kernel, shadow, reports, unwritten
+    def __init__(
+        self, kernel: Checks, shadow: GlobalShadow, orders: bool, reports: Reports, unwritten: Unwritten
+    ) -> None:
+        self.kernel, self.shadow, self.orders = kernel, shadow, orders
+        self.reports, self.unwritten = reports, unwritten
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        return _Blocks(self.kernel, self.shadow, launch, first, count, self.reports, self.unwritten)
+        return _Blocks(self.kernel, self.shadow, self.orders, launch, first, count, self.reports, self.unwritten)
 
 
 class _Writes(OfLaunch):
@@ -132,6 +145,7 @@ class _Blocks(Hook):
         self,
         kernel: Checks,
         shadow: GlobalShadow,
+        orders: bool,
         launch: LaunchInfo,
         first: int,
         count: int,
@@ -144,12 +158,12 @@ class _Blocks(Hook):
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
         self.last_writes = LastWrites(self.cells, kernel.overlapping, reports) if "uninitialised" in selection else None
-        self.clocks = clocks = Clocks(clusters, first, count, warps, kernel.mbarriers, kernel.commits, kernel.narrow)
+        self.clocks = clocks = Clocks(clusters, count, warps, kernel.mbarriers, kernel.commits, kernel.narrow)
         self.memory = SharedHistory(self.cells, clocks, count, kernel.simple, reports)
         self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers, reports)
         self.named_rounds = NamedRounds(clocks, count)
-        self.globals = GlobalHistory(shadow, clocks, clusters, first, count) if "global" in selection else None
-        self.atomics = AtomicOrder(clocks, first, shadow.published) if kernel.atomics else None
+        self.globals = GlobalHistory(shadow, launch, clocks, clusters, first, count) if "global" in selection else None
+        self.atomics = AtomicOrder(clocks, launch, first, shadow.published) if orders else None
         self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
         self.groups: dict[Group, StoreReads] = {"wgmma": self.products, "bulk": StoreReads(self.memory, count)}
         self.begin = {
@@ -342,6 +356,9 @@ class _Blocks(Hook):
             warps = rows * self.clocks.warps + threads // WARP
             assert isinstance(op, gpu.Fence)
             self.atomics.fence(*np.divmod(np.unique(warps), self.clocks.warps), op.reach)
+        elif kind == "global proxy":
+            if self.globals is not None:
+                self.globals.fence(rows, threads)
         elif kind == "proxy":
             self.memory.fences.make(rows, threads // WARP, threads % WARP)
         if kind in ("proxy", "init"):

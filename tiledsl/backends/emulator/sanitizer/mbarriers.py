@@ -120,7 +120,7 @@ class MbarrierUse:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""
         for row, rank, warp in np.argwhere(self.visits > self.ended)[:1].tolist():
             error = HazardError(
-                f"block {self.cells.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
+                f"{self.cells.launch.block_name(row + self.first)} may end before warp {warp} of block {rank} "
                 "of its cluster arrives at an mbarrier in its shared memory",
                 loc,
                 "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait), or wait for all arrivals",

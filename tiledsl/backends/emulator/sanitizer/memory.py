@@ -354,7 +354,7 @@ class SharedHistory:
         if self.reports.involves(op.loc):  # or nobody could wait for it, since a wait went wrong
             return
         error = HazardError(
-            f"block {self.cells.launch.block_index(block)} ends, and {text}: nothing waits for it",
+            f"{self.cells.launch.block_name(block)} ends, and {text}: nothing waits for it",
             op.loc,
             "wait for the copy, also on the last iteration; or do not begin it",
             code="T301",
