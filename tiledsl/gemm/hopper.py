@@ -29,7 +29,7 @@ stages; a role of one warpgroup then puts the lines in order. That needs registe
 do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
 """
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tiledsl import (
     Cluster,
@@ -47,9 +47,11 @@ from tiledsl import (
     coordinates,
     f32,
     i8,
+    i32,
     index,
     lane_id,
     load_fragment,
+    minimum,
     persistent,
     ptx,
     rint,
@@ -69,12 +71,13 @@ from tiledsl import (
     warp_id,
     wgmma,
 )
-from tiledsl.dims import J, K, L, M, N, P, Q, R
+from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
+from tiledsl.gemm.peers import add_sums, await_rows, in_first_matrix, send_sums, shard_count, shard_item, signal
 from tiledsl.gemm.promoted import KBlocks, NBlocks, of_planes, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     NARROW,
@@ -153,7 +156,7 @@ def finished(
 def store_columns(
     x: Fragment[Any],
     first: index,
-    C: Global[E, L, M, N],
+    C: Global[E, Any, M, N],
     t: Any,
     room: SharedTile[E],
     instance: index,
@@ -178,7 +181,7 @@ def store_columns(
 def store_share(
     x: Fragment[Any],
     first: index,
-    C: Global[E, L, M, N],
+    C: Global[E, Any, M, N],
     t: Any,
     groups: index,
     gather: int,
@@ -202,7 +205,7 @@ def store_share(
 def hopper_fastest(
     A: Global[D, L, M, K],
     B: Global[F, L, K, N],
-    C: Global[E, L, M, N],
+    C: Global[E, H, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
     bias: Global[f32, Q] | None = None,
@@ -210,6 +213,12 @@ def hopper_fastest(
     done: Global[u32, R] | None = None,
     scale_a: Global[f32, L, M, KBlocks] | None = None,
     scale_b: Global[f32, L, KBlocks, NBlocks] | None = None,
+    own_rows: Global[D, M, K] | None = None,
+    sent: Global[E, L, R, J] | None = None,
+    received: Global[E, L, R, J] | None = None,
+    signals: Global[u32, L, R] | None = None,
+    arrived: Global[u32, L, R] | None = None,
+    of_call: Global[u32, Literal[3]] | None = None,
     *,
     BM: const = 128,
     BN: const = 256,
@@ -229,6 +238,7 @@ def hopper_fastest(
     HALVES: Const[bool] = False,
     PLANES: const = 0,
     MODULI: Const[bool] = False,
+    RANKS: const = 0,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
@@ -241,6 +251,13 @@ def hopper_fastest(
     )
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
+    call: Any = None
+    mine: Any = own_rows
+    gathers, scatters = RANKS > 0 and own_rows is not None, RANKS > 0 and sent is not None
+    if RANKS and of_call is not None:
+        call = index(minimum(of_call[0], RANKS - 1)), RANKS, of_call[1], of_call[2]
+        first = (call[0], False) if gathers else (call[0] + 1, True)
+        items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, first)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
@@ -260,13 +277,26 @@ def hopper_fastest(
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER or PLANES else (24, 240)
+    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER or PLANES or RANKS else (24, 240)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
     with role("load", registers=loading, threads=1):
+        place: Any = i32(-1) if gathers else None
         for t in work:
-            for k in t.k:
+            if gathers:
+                place = await_rows(t, A.shape[1], arrived, call, place)
+                if t.batch == call[0]:
+                    for k in t.k:
+                        with ring.fill() as s:
+                            tma_load(as_stored(mine[t.m, k]), s.a, multicast="" if SPLIT else "n")
+                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+                else:
+                    for k in t.k:
+                        with ring.fill() as s:
+                            tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
+                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+            for k in t.k if not gathers else ():
                 if apart:
                     with of_a.fill() as s:
                         load_apart(A, t.batch, t.m, k, s.a)
@@ -291,6 +321,7 @@ def hopper_fastest(
                             in_order(s.b, to.b, B)
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
+        posted: Any = i32(-1) if scatters else None
         for t in work:
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
@@ -312,10 +343,22 @@ def hopper_fastest(
                     x, mine = reduce_parts(x, t, SPLIT, met, turn)
                     turn = turn + u32(INSTANCES)
                     first = t.part * x.shape[1]
+                if scatters and INSTANCES == 1:
+                    signal(posted, signals, thread_of(x), call)
+                    posted = i32(-1)
                 if GATHER:
                     if mine:
                         bring_slice(x, t, groups, sums, done, found[r.index, :])
                         store_share(x, first, C, t, groups, GATHER, sums, found[r.index, :], ending)
                         leave(done, t.number, found[r.index, :], thread_of(x))
+                elif scatters and t.batch != call[0]:
+                    send_sums(x, sent, t)
+                    posted = i32(t.batch * R + t.slot)
+                    if INSTANCES > 1:  # the next item may wait for a rank that waits for this one
+                        signal(posted, signals, thread_of(x), call)
                 elif mine:
+                    if scatters:
+                        x, t = add_sums(x, received, arrived, t, call), in_first_matrix(t)
                     store_columns(x, first, C, t, room, r.index, INSTANCES, ending)
+        if scatters and INSTANCES == 1:
+            signal(posted, signals, warp_id() % 8 * 32 + lane_id(), call)

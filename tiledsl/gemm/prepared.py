@@ -16,7 +16,7 @@ from tiledsl.ir.types import I32
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
-__all__ = ["Prepared", "planned", "prepare"]
+__all__ = ["Launch", "Prepared", "launch_of", "planned", "prepare"]
 
 Launch = tuple[LaunchPlan, Callable[[tuple[int, ...]], tuple[int, ...]], list[int] | None, bool, tuple[Any, ...]]
 """The plan; what picks its addresses from those of all memories; offsets from them, or None; whether it takes alpha and
@@ -39,7 +39,7 @@ class Prepared:
         self.device = device
         self._room, self._zeros = steps.room, steps.zeros
         addresses = (*of.addresses, *SOMEWHERE)
-        self._launches = [_launch(step, addresses, device) for step in steps.launches]
+        self._launches = [launch_of(step, addresses, device) for step in steps.launches]
         self.single: LaunchPlan | None = None
         self.rest: tuple[Any, ...] = ()
         self.pick: Any = None
@@ -97,7 +97,8 @@ class Prepared:
                 own.require(self._room, self._zeros)
 
 
-def _launch(step: Step, addresses: Sequence[int], device: int) -> Launch:
+def launch_of(step: Step, addresses: Sequence[int], device: int) -> Launch:
+    """A launch where the memories have these addresses, or others that are aligned as they are."""
     values = step.values(addresses, device)
     made = step.kernel.dispatcher.prepared(values)
     places = [step.arrays[name] for name in made.arguments.pointers]

@@ -1,0 +1,120 @@
+"""The products of `tiledsl.distributed` without GPUs: all ranks in one process, on the emulator.
+
+`EmulatedRanks` gives what every rank does, on NumPy arrays that stand for the memory of all ranks. So `run_ranks`
+computes what the GPUs would, and `check_ranks` finds what nothing orders. A launch of `send_rows` stands for the copy
+engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl import Global, Scalar, barrier, cdiv, grid, minimum, threads, tile_kernel, u32
+from tiledsl.dims import K, M, R
+from tiledsl.gemm.operands import dtype_named
+from tiledsl.gemm.sharded import (
+    OF_SEGMENTS,
+    Layout,
+    Sharded,
+    consts_of,
+    gathered,
+    reduced,
+    room_of,
+    scattered,
+)
+from tiledsl.gemm.steps import Place, Step
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ranks import OnRank
+
+__all__ = ["Call", "EmulatedRanks", "send_rows"]
+
+D = TypeVar("D", bound=Scalar)
+PATIENCE = 1000
+"""How often a flag is asked for."""
+THREADS = 64
+
+
+@tile_kernel
+def send_rows(X: Global[D, M, K], to: Global[D, M, K], flags: Global[u32, R], of_call: Global[u32, Literal[3]]):
+    """Copies X to the memory of another rank, part by part, and sets the flag of each to the number of the call."""
+    t = threads(THREADS)
+    grid(1)
+    each = cdiv(M, R)
+    for part in range(R):
+        for row in range(part * each, minimum(part * each + each, M)):
+            for k in range(t, K, THREADS):
+                to[row, k] = X[row, k]
+        barrier()
+        if t == 0:
+            flags.atomic_store(part, of_call[1], order="release", scope="sys")
+
+
+class Call(NamedTuple):
+    """`launches` of all ranks, for `run_ranks` or `check_ranks`, and the result of each, which these write."""
+
+    launches: list[OnRank]
+    results: list[NDArray[Any]]
+
+
+class EmulatedRanks:
+    """The memory of so many ranks, for calls whose launches run one after the other. room: bytes of a half."""
+
+    def __init__(self, ranks: int, room: int = 1 << 20) -> None:
+        self.layout = Layout(ranks, room, Layout(ranks, room).bytes)
+        self.segments = np.zeros(ranks * self.layout.pitch, np.uint8)
+        self.calls = 0
+
+    def all_gather_gemm(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
+        """As of `tiledsl.distributed`: A [m, K] and B [K, N] of each rank. K is a multiple of 8. consts: of
+        `hopper_fastest`, in place of those that are chosen."""
+        return self._product(As, Bs, As[0].shape[0], epilogue, consts, scatters=False)
+
+    def gemm_reduce_scatter(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
+        """A [ranks * m, K] and B [K, N] of each rank; else as `all_gather_gemm`."""
+        return self._product(As, Bs, As[0].shape[0] // self.layout.ranks, epilogue, consts, scatters=True)
+
+    def all_reduce(self, Xs: Sequence[Any]) -> Call:
+        """Each X becomes the sum of all; vectors of whole 16 bytes. It counts its calls itself."""
+        launches: list[OnRank] = []
+        for rank, X in enumerate(Xs):
+            step = reduced(X.size, dtype_named(X.dtype), rank, self.layout)
+            launches.append(self._on_rank(rank, step, {"X": X}))
+        return Call(launches, [*Xs])
+
+    def _product(
+        self, As: Sequence[Any], Bs: Sequence[Any], m: int, epilogue: Any, consts: Mapping[str, Any], *, scatters: bool
+    ) -> Call:
+        self.calls += 1
+        ranks, launches, results = self.layout.ranks, list[OnRank](), list[NDArray[Any]]()
+        for rank, (A, B) in enumerate(zip(As, Bs, strict=True)):
+            k, n = B.shape
+            dtype, strides = dtype_named(A.dtype), (B.strides[0] // B.itemsize, B.strides[1] // B.itemsize)
+            of = Sharded(rank, ranks, m, n, k, dtype, dtype, strides, epilogue=epilogue)
+            chosen = {**consts_of(of), **consts}
+            assert room_of(of, chosen, scatters) <= self.layout.room, "pass more room"
+            sends, step = (scattered if scatters else gathered)(of, chosen, self.layout, self.calls % 2)
+            C = np.zeros(step.arrays["C"].shape, A.dtype)
+            shards = {"own_rows": A} if not scatters else {"A": A.reshape(ranks, m, k)}
+            launches.append(self._on_rank(rank, step, {**shards, "B": np.broadcast_to(B, (ranks, k, n)), "C": C}))
+            for send in sends:
+                arrays = {"to": self._array(send.to), "flags": self._array(send.flags), "of_call": self._told(rank)}
+                launches.append(OnRank(rank, send_rows, (), {"X": A, **arrays}))
+            results.append(C.reshape(-1, n))
+        return Call(launches, results)
+
+    def _on_rank(self, rank: int, step: Step, arrays: Mapping[str, Any]) -> OnRank:
+        others = {name: self._array(place) for name, place in step.arrays.items() if place.memory in OF_SEGMENTS}
+        return OnRank(rank, step.kernel, (), {**step.consts, **others, **arrays, "of_call": self._told(rank)})
+
+    def _told(self, rank: int) -> NDArray[Any]:
+        return np.array([rank, self.calls, PATIENCE], np.uint32)
+
+    def _array(self, place: Place) -> NDArray[Any]:
+        dtype = numpy_dtype(place.dtype)
+        return np.ndarray(
+            place.shape, dtype, self.segments, place.offset, tuple(dtype.itemsize * s for s in place.strides)
+        )

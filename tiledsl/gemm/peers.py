@@ -1,0 +1,198 @@
+"""A product of several ranks (GPUs of one process group): rows of A that others send, or sums that belong to others.
+
+A, C and what is sent are batches of one matrix a rank, its *shard*. Each rank begins with the shard that it need not
+wait for. A flag is a word that its sender sets to the number of the call, the *epoch*, behind what it has sent; flags
+of a call are no others' before every rank has come to the next one.
+
+- Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and waits for the rows of
+  each other one before it loads them.
+- Sums are scattered: a rank begins with the shard of C that belongs to the next rank, and stores these sums in the
+  memory of that rank. Its own shard comes last: to its sums it adds those of the others, from the next rank on in
+  turn. All ranks have sent before they wait, so none waits for ever, and the bits do not depend on who comes when.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import (
+    Fragment,
+    Place,
+    WorkItem,
+    assert_,
+    barrier,
+    cdiv,
+    f32,
+    fragment,
+    grid_size,
+    i32,
+    index,
+    maximum,
+    minimum,
+    ptx,
+    tile_function,
+    u32,
+    unroll,
+    where,
+)
+from tiledsl.gemm.split_k import part_count, part_item, thread_of
+from tiledsl.lang.schedules import unwrapped
+
+__all__ = ["add_sums", "await_rows", "in_first_matrix", "send_sums", "shard_count", "shard_item", "signal"]
+
+AT_ONCE = 8
+"""Vectors that a thread loads before it adds the first."""
+
+
+@unwrapped
+def shard_count(
+    place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any, first: Any
+) -> Any:
+    """As `part_count`."""
+    return part_count(place, m, n, k, sizes, band, batches, parts, groups)
+
+
+@unwrapped
+def shard_item(
+    i: Any,
+    place: Place,
+    m: Any,
+    n: Any,
+    k: Any,
+    sizes: Any,
+    band: Any,
+    batches: Any,
+    parts: int,
+    groups: Any,
+    first: Any,
+) -> Any:
+    """As `part_item`, but the shards come from number `first` on in turn, of which the last two may be mixed. slot: as
+    `number`, within its shard."""
+    start, mixed = first
+    each = part_count(place, m, n, k, sizes, band, 1, parts, groups)
+    shard, number = i // each, i % each
+    if mixed:
+        before = (batches - 2) * each
+        if i >= before:
+            shard, number = _mixed(i - before, each, grid_size() // (place.m * place.n))
+            shard = batches - 2 + shard
+    t = part_item(number, place, m, n, k, sizes, band, 1, parts, groups)
+    return WorkItem(
+        m=t.m,
+        n=t.n,
+        k=t.k,
+        batch=(shard + start) % batches,
+        slot=t.number,
+        first=t.first,
+        part=t.part,
+        at_m=t.at_m,
+        along_m=t.along_m,
+    )
+
+
+@unwrapped
+def _mixed(i: Any, each: Any, grid: Any) -> Any:
+    """Which of two shards of `each` items comes as number i, and which item of it.
+
+    Behind a wave of the first one, half of each wave is of either, and a CTA has one of them in turn, so that links are
+    busy all the time, and not at the end of each wave of the first one. An item of the second shard comes two waves
+    behind the same item of the first, or one wave in the end; where there are few items, all of the first come first.
+    """
+    half = maximum(grid // 2, 1)
+    ahead = minimum(2 * half, each)
+    mixed = (each - ahead) // half * half
+    at, rest = i - ahead, i - ahead - 2 * mixed
+    step, within = at // (2 * half), at % (2 * half)
+    second, number = index(0), i
+    if rest >= 0:
+        left = each - ahead - mixed
+        second, number = where(rest < left, 0, 1), where(rest < left, ahead + mixed + rest, mixed + rest - left)
+    elif at >= 0:
+        second = (step + within) % 2
+        number = step * half + within // 2 + where(second == 0, ahead, 0)
+    return second, number
+
+
+@tile_function
+def in_first_matrix(t: Any) -> Any:
+    """The item, as that of a result which is the rank's own shard alone."""
+    return WorkItem(m=t.m, n=t.n, k=t.k, batch=0)
+
+
+@tile_function
+def wait_for(arrived: Any, rank: index, place: index, call: Any) -> None:
+    """One thread waits until `rank` has set its flag number `place`.
+
+    call: the rank of this GPU, the number of ranks, the epoch, and how often a flag is asked for before the rank counts
+    as dead.
+    """
+    _, _, epoch, patience = call
+    ranks: int = call[1]
+    asked = u32(0)
+    while arrived.atomic_load(rank, place, order="acquire", scope="sys") != epoch and asked < patience:
+        asked = asked + u32(1)
+    for other in unroll(ranks):
+        late = (asked == patience) & (rank == other)
+        assert_(not late, f"rank {other} of the group did not come to this product in time: has its process ended?")
+
+
+@tile_function
+def await_rows(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
+    """Waits, if the item's rows of A are of another rank, until these have come. Gives the place of their flag.
+
+    rows: of a shard. arrived: flags of parts of the rows of each shard, [ranks, parts]. last: the place before.
+    """
+    own, _, _, _ = call
+    parts = arrived.shape[1]
+    part = (minimum(t.m.start + t.m.size, rows) - 1) // cdiv(rows, parts)
+    place = i32(t.batch * parts + part)
+    if t.batch != own and place != last:
+        wait_for(arrived, t.batch, part, call)
+        ptx.fence_proxy_async("global")
+    return place
+
+
+@tile_function
+def send_sums(x: Fragment[Any], sent: Any, t: Any) -> None:
+    """Stores sums x of the item in the memory of the rank that its shard belongs to. sent: [ranks, slots, elements]."""
+    thread, threads, held = thread_of(x), x.layout.threads, x.registers()
+    wide: int = 16 // sent.dtype.bytes
+    for i in unroll(held.shape[0] // wide):
+        sent.store(t.batch, t.slot, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(sent.dtype))
+    barrier()
+
+
+@tile_function
+def signal(posted: i32, signals: Any, thread: index, call: Any) -> None:
+    """Lets a rank know that what `send_sums` has stored is there. It waits until the stores have come, for which an
+    item later there is nothing to wait for. posted: the place of the flag in signals [ranks, slots]; -1 for none."""
+    if thread == 0 and posted >= 0:
+        slots = i32(signals.shape[1])
+        signals.atomic_store(index(posted // slots), index(posted % slots), call[2], order="release", scope="sys")
+
+
+@tile_function
+def add_sums(x: Fragment[Any], received: Any, arrived: Any, t: Any, call: Any) -> Fragment[Any]:
+    """x, and what the other ranks have sent for this item, from the next rank on in turn.
+
+    received, arrived: as `sent` and `signals` of the others.
+    """
+    own: index = call[0]
+    ranks: int = call[1]
+    thread, threads, total = thread_of(x), x.layout.threads, x.registers()
+    wide = 16 // received.dtype.bytes
+    if thread == 0:
+        for i in range(1, ranks):
+            wait_for(arrived, (own + i) % ranks, t.slot, call)
+    barrier()
+    count = total.shape[0] // wide
+    each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)
+    for i in range(1, ranks):
+        rank = (own + i) % ranks
+        for first in unroll(0, count, each):
+            places = [((first + j) * threads + thread) * wide for j in range(each)]
+            found = [received.load(rank, t.slot, at, vec=16) for at in places]
+            for j in unroll(each):
+                at = (first + j) * wide
+                total[at : at + wide] = total[at : at + wide] + found[j].to(f32)
+    return fragment(x.shape, x.dtype, x.layout, init=total)

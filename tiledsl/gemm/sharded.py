@@ -1,0 +1,260 @@
+"""Products over several ranks: who stores what where, and the launches of each rank.
+
+Every rank has a *segment* of memory, all of one size, which the others can write to; they follow each other in the
+address space of each rank, so that a tensor may reach over all of them. A segment has flags, which are zero at first,
+and two halves, which calls use in turn:
+
+- A rank sends for call e + 2 when its call e + 1 has ended. That waited for all others in their call e + 1, which they
+  began when their call e had ended. So nobody still reads what was sent for call e.
+- A flag is set to the number of the call, so that no one resets it, and one of an older call is not taken for it.
+
+(What a kernel does with this: `peers.py`; `all_reduce.py` counts its calls itself, in memory of its own.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiledsl.gemm.all_reduce import BLOCKS, BYTES, all_reduce
+from tiledsl.gemm.choice import best
+from tiledsl.gemm.pad import padded
+from tiledsl.gemm.plan import Problem, by_variant, choice_of
+from tiledsl.gemm.steps import Place, Step
+from tiledsl.ir.types import F32, U32, DType
+from tiledsl.lang import cdiv
+from tiledsl.layout.shared import row_major
+
+__all__ = [
+    "OF_SEGMENTS",
+    "SMALL",
+    "SOMEWHERE",
+    "Copy",
+    "Layout",
+    "Product",
+    "Send",
+    "Sharded",
+    "consts_of",
+    "gathered",
+    "reduced",
+    "room_of",
+    "scattered",
+]
+
+A, B, C, BIAS, CALL, SEGMENTS, SENT, SIGNALS = range(8)
+"""Numbers of memories. CALL: three words, `of_call` of the kernels. SEGMENTS: of all ranks. SENT, SIGNALS: the same,
+for a view that reaches over all segments, so that others lie within its span."""
+OF_SEGMENTS = SEGMENTS, SENT, SIGNALS
+SOMEWHERE = tuple((1 << 60) + (i << 50) for i in range(8))
+"""Addresses of the memories while launches are planned: as aligned as they should be, and away from each other."""
+FLAGS = 1 << 17
+"""Words of a half."""
+SMALL = 1 << 20
+"""Most bytes that `all_reduce` takes."""
+PART, MOST_PARTS = 16 << 20, 8
+"""Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
+GRAIN = 1 << 10
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where parts of a segment begin, in bytes. Its two halves have `room` bytes each. pitch: from one to the next, at
+    least `bytes`."""
+
+    ranks: int
+    room: int
+    pitch: int = 0
+
+    def arrived(self, half: int) -> int:
+        return half * FLAGS * U32.bytes
+
+    @property
+    def small_flags(self) -> int:
+        return self.arrived(2)
+
+    @property
+    def epochs(self) -> int:
+        return self.small_flags + 2 * self.ranks * BLOCKS * U32.bytes
+
+    @property
+    def small(self) -> int:
+        return cdiv(self.epochs + BLOCKS * U32.bytes, GRAIN) * GRAIN
+
+    def slots(self, half: int) -> int:
+        return self.small + 2 * self.ranks * SMALL + half * cdiv(self.room, GRAIN) * GRAIN
+
+    @property
+    def zeros(self) -> int:
+        """Bytes at the start that are zero at first."""
+        return self.small
+
+    @property
+    def bytes(self) -> int:
+        return self.slots(2)
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A product of `ranks` shards of m rows each, of which this is number `rank`: m x k times k x n, k of each rank.
+
+    b: strides of B, in elements. c: of C; bias, epilogue: as of `gemm`.
+    """
+
+    rank: int
+    ranks: int
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    b: tuple[int, int]
+    bias: bool = False
+    epilogue: Any = None
+    processors: int = 132
+
+
+class Copy(NamedTuple):
+    """`bytes` of A from `source` on go to `to` of the segments; then the flag there becomes the number of the call."""
+
+    source: int
+    to: int
+    bytes: int
+    flag: int
+
+
+@dataclass(frozen=True)
+class Send:
+    """All rows of a shard of A go to another rank: `to`, in as many parts as `flags` has words."""
+
+    to: Place
+    flags: Place
+
+    @property
+    def copies(self) -> list[Copy]:
+        """In their order."""
+        (rows, _), (parts,), pitch = self.to.shape, self.flags.shape, self.to.strides[0] * self.to.dtype.bytes
+        each = cdiv(rows, parts)
+        return [
+            Copy(
+                part * each * pitch,
+                self.to.offset + part * each * pitch,
+                min(each, rows - part * each) * pitch,
+                self.flags.offset + part * U32.bytes,
+            )
+            for part in range(parts)
+        ]
+
+
+class Product(NamedTuple):
+    """What a rank does: it sends, one after the other, on a stream of their own, and launches a kernel."""
+
+    sends: tuple[Send, ...]
+    step: Step
+
+
+def row_bytes(of: Sharded) -> int:
+    """Between rows of A, which TMA loads."""
+    return padded(of.k, of.dtype.bytes) * of.dtype.bytes
+
+
+def room_of(of: Sharded, consts: dict[str, Any], scatters: bool) -> int:
+    """Bytes of a half that the product needs."""
+    if not scatters:
+        return of.ranks * of.m * row_bytes(of)
+    slots, elements = _slots(of, consts)
+    return of.ranks * slots * elements * of.out.bytes
+
+
+def consts_of(of: Sharded) -> dict[str, Any]:
+    """The consts of `hopper_fastest`: what suits a batch of the shards, whose k is not split, as they are."""
+    finishes = of.bias or of.epilogue is not None
+    problem = Problem(
+        of.ranks, of.m, of.n, of.k, of.dtype.name, of.out.name, unit_b=1 if of.b[0] == 1 else 2,
+        tma_c=of.n * of.out.bytes % 16 == 0, bias=of.bias, epilogue=finishes, processors=of.processors,
+        batch_invariant=True,
+    )  # fmt: skip
+    *options, _ = choice_of(problem)
+    plan = by_variant(problem, best(*options, False))
+    finish = {} if of.epilogue is None else {"EPILOGUE": of.epilogue}
+    return {**plan.consts, **finish, "RANKS": of.ranks}
+
+
+def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
+    """C = A B, [ranks, m, n], of the A of all ranks and the B of this one."""
+    pitch, size = row_bytes(of), of.dtype.bytes
+    parts = cdiv(of.m, cdiv(of.m, min(MOST_PARTS, max(1, of.m * pitch // PART))))
+    start, arrived = layout.slots(half), layout.arrived(half)
+    sends: list[Send] = []
+    for distance in range(1, of.ranks):  # who comes to this shard first is served first
+        peer = (of.rank - distance) % of.ranks * layout.pitch
+        to = peer + start + of.rank * of.m * pitch
+        flags = peer + arrived + of.rank * parts * U32.bytes
+        rows_there = Place(SEGMENTS, of.dtype, (of.m, of.k), (pitch // size, 1), to)
+        sends.append(Send(rows_there, Place(SEGMENTS, U32, (parts,), (1,), flags)))
+    own, strides = of.rank * layout.pitch, (of.m * pitch // size, pitch // size, 1)
+    arrays = {
+        "A": Place(SEGMENTS, of.dtype, (of.ranks, of.m, of.k), strides, own + start),
+        "C": Place(C, of.out, (of.ranks, of.m, of.n), row_major((of.ranks, of.m, of.n))),
+        "own_rows": Place(A, of.dtype, (of.m, of.k), strides[1:]),
+        "arrived": Place(SEGMENTS, U32, (of.ranks, parts), (parts, 1), own + arrived),
+    }
+    return Product(tuple(sends), _step(of, arrays, consts))
+
+
+def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
+    """C = the shard of this rank, [m, n], of the sum of A B over all ranks, each with its A [ranks, m, k] and B."""
+    slots, elements = _slots(of, consts)
+    if of.ranks * slots > FLAGS:
+        raise AssertionError(f"{slots} slots of {of.ranks} ranks")
+    pitch, each = padded(of.k, of.dtype.bytes), slots * elements
+    start, arrived = layout.slots(half), layout.arrived(half)
+    own, between, size = of.rank * layout.pitch, layout.pitch, of.out.bytes
+    sums, flags = (of.ranks, slots, elements), (of.ranks, slots)
+    arrays = {
+        "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
+        "C": Place(C, of.out, (1, of.m, of.n), row_major((1, of.m, of.n))),
+        "sent": Place(SENT, of.out, sums, (between // size, elements, 1), start + of.rank * each * size),
+        "received": Place(SEGMENTS, of.out, sums, (each, elements, 1), own + start),
+        "signals": Place(SIGNALS, U32, flags, (between // U32.bytes, 1), arrived + of.rank * slots * U32.bytes),
+        "arrived": Place(SEGMENTS, U32, flags, (slots, 1), own + arrived),
+    }
+    return Product((), _step(of, arrays, consts))
+
+
+def _step(of: Sharded, arrays: dict[str, Place], consts: dict[str, Any]) -> Step:
+    from tiledsl.gemm.hopper import hopper_fastest
+
+    arrays["B"] = Place(B, of.dtype, (of.ranks, of.k, of.n), (0, *of.b))
+    arrays["of_call"] = Place(CALL, U32, (3,), (1,))
+    if of.bias:
+        arrays["bias"] = Place(BIAS, F32, (of.n,), (1,))
+    return Step(hopper_fastest, arrays, consts, True)
+
+
+def _slots(of: Sharded, consts: Mapping[str, Any]) -> tuple[int, int]:
+    """How many tiles a shard has, and how many elements each."""
+    height: int = consts["BM"] * consts["CLUSTER"][0]
+    width: int = consts["BN"] * consts["CLUSTER"][1]
+    tiles = cdiv(of.m, height) * consts["CLUSTER"][0] * cdiv(of.n, width) * consts["CLUSTER"][1]
+    return tiles, consts["BM"] * consts["BN"]
+
+
+def reduced(count: int, dtype: DType, rank: int, layout: Layout) -> Step:
+    """The C of all ranks, of `count` elements, becomes their sum in all of them. SMALL bytes at most, whole vectors."""
+    assert count * dtype.bytes <= SMALL and count * dtype.bytes % BYTES == 0, f"{count} elements of {dtype}"
+    ranks, between, own, size = layout.ranks, layout.pitch, rank * layout.pitch, dtype.bytes
+    flags, place = layout.small_flags, SMALL // size
+    of_half, words = ranks * place, ranks * BLOCKS
+    arrays = {
+        "X": Place(C, dtype, (count,), (1,)),
+        "sent": Place(SENT, dtype, (ranks, 2, count), (between // size, of_half, 1), layout.small + rank * SMALL),
+        "received": Place(SEGMENTS, dtype, (2, ranks, count), (of_half, place, 1), own + layout.small),
+        "signals": Place(
+            SIGNALS, U32, (ranks, 2, BLOCKS), (between // U32.bytes, words, 1), flags + rank * BLOCKS * U32.bytes
+        ),
+        "arrived": Place(SEGMENTS, U32, (2, ranks, BLOCKS), (words, BLOCKS, 1), own + flags),
+        "epochs": Place(SEGMENTS, U32, (BLOCKS,), (1,), own + layout.epochs),
+        "of_call": Place(CALL, U32, (3,), (1,)),
+    }
+    return Step(all_reduce, arrays, {"RANKS": ranks, "EARLY": True})
