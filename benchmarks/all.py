@@ -1,8 +1,10 @@
-"""Every benchmark in one command, the tables last; about fifteen minutes on one GPU.
+"""Every benchmark of one GPU in one command, the tables last; about fifteen minutes.
 
 python -m benchmarks.all            all
 python -m benchmarks.all --quick    fewer rounds and smaller sizes
 python -m benchmarks.all --cpu      those that need no GPU
+
+`benchmarks.distributed` needs several GPUs: torchrun starts it.
 """
 
 from __future__ import annotations

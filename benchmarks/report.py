@@ -15,12 +15,12 @@ __all__ = ["RESULTS", "table", "write"]
 RESULTS = Path(__file__).parent / "results"
 
 
-def write(name: str, title: str, text: str, data: dict[str, Any], folder: Path = RESULTS) -> None:
-    """Write `name`.json and `name`.md into `folder`, and print the table."""
+def write(name: str, title: str, text: str, data: dict[str, Any], folder: Path = RESULTS, by: str = "python") -> None:
+    """Write `name`.json and `name`.md into `folder`, and print the table. by: what runs the module."""
     machine = describe()
     spec = sys.modules["__main__"].__spec__
     module = f"benchmarks.{Path(sys.argv[0]).stem}" if spec is None else spec.name.removesuffix(".__main__")
-    command = " ".join(["python -m", module, *sys.argv[1:]])
+    command = " ".join([by, "-m", module, *sys.argv[1:]])
     folder.mkdir(parents=True, exist_ok=True)
     document = {"title": title, "command": command, "machine": machine, **data}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -13,6 +13,8 @@ import pytest
 from benchmarks import known_bugs
 from benchmarks.compare_library import compare, started, summary
 from benchmarks.compare_ptx import Code, differences, without_locations
+from benchmarks.distributed import FEW, ROWS, all_cases
+from benchmarks.distributed import figures as figures_of_ranks
 from benchmarks.gallery import chosen_consts
 from benchmarks.gemm import SIZES, as_table, parse_size, summarize
 from benchmarks.grouped import FAMILIES, problems
@@ -208,3 +210,37 @@ def test_the_table_of_known_bugs_has_both_verdicts() -> None:
     (_, _, row) = known_bugs.tabled(done, ["tree_of_sums"]).splitlines()
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert (cells[:2], cells[-4], cells[-1]) == (["`tree_of_sums`", "T101"], "errors", "2.0")
+
+
+def test_figures_of_products_over_ranks() -> None:
+    """A group of rows has its own; the worst share of the local product is the largest, the worst gain the smallest."""
+    alone = {"gemm": 12.0, "mm": 10.0}
+    gathers = [
+        {
+            "kind": "gather",
+            "shape": (m, 64, 64),
+            "us": {"ours": 10.0 + i, "fused": 22.0, "nccl": 33.0, **alone},
+            "local": 10.0,
+        }
+        for i, m in enumerate(ROWS)
+    ]
+    reduces = [
+        {"kind": "reduce", "way": "loop", "shape": (m, 64, 64), "us": {"ours": m, "fused": 64, "nccl": 128}}
+        for m in FEW
+    ]
+    whole = {
+        "kind": "mlp",
+        "way": "forward",
+        "shape": (64, 64, 64),
+        "us": {"ours": 5.5, **alone},
+        "efficiency": 10 / 11,
+    }
+    cases: list[dict[str, Any]] = [{"model": "7B", **case} for case in (*gathers, *reduces, whole)]
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in figures_of_ranks(cases).splitlines()]
+    assert ["gather", "m = 8192, 16384", "ours / local", "2", "1.350", "1.400"] in rows
+    assert ["gather", "m = 1024", "ours / local", "1", "1.000", "1.000"] in rows
+    assert ["gather", "all", "fused / ours", "5", "1.859", "1.571"] in rows
+    assert ["reduce", "loop", "nccl / ours", "4", "42.500", "2.000"] in rows
+    assert ["mlp", "forward", "efficiency", "1", "0.909", "0.909"] in rows
+    assert not any("scatter" in row or "graph" in row for row in rows)
+    assert len(all_cases(cases).splitlines()) == 2 + len(cases) + 2

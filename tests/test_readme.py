@@ -12,7 +12,14 @@ import pytest
 from tiledsl.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("docs/report.md", "docs/tuning.md", "docs/check.md", "docs/known_bugs.md", "docs/coming_from.md")
+DOCS = (
+    "docs/report.md",
+    "docs/tuning.md",
+    "docs/check.md",
+    "docs/known_bugs.md",
+    "docs/coming_from.md",
+    "docs/distributed.md",
+)
 PAGES = ("README.md", "AGENTS.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *DOCS, "examples/gemm/README.md")
 
 
@@ -46,7 +53,7 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     programs, shown = ([body for kind, body in fenced if kind == wanted] for wanted in ("python", ""))
     for name, program in zip(
-        ("exchange.py", "use.py", "sums.py", "same_value.py", "test_exchange.py"), programs, strict=True
+        ("exchange.py", "use.py", "sums.py", "same_value.py", "two_gpus.py", "test_exchange.py"), programs, strict=True
     ):
         (tmp_path / name).write_text(program)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the environment may be older than the plugin
@@ -60,12 +67,21 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
     commands = re.findall(r"^    python (-m tiledsl .*?)(?:  # exit code (\d))?$", text, re.MULTILINE)
     printed = [run(code, *command.split()) for command, code in commands]
     assert len(commands) == 12 and (tmp_path / "found.sarif").exists()
-    assert shown == [printed[1], run("", "use.py")]
+    assert shown == [printed[1], run("", "use.py"), run("", "two_gpus.py")]
     last = [lines.splitlines()[-1] for lines in printed]
     for verdict in re.findall(r"`(\w+: clean \(.*?\))`", text.replace("\n", " ")):
         assert verdict in last, f"{verdict} is not in {last}"
     (tests,) = re.findall(r"^    pytest (.*)$", text, re.MULTILINE)
     assert "1 passed" in run("", "-m", "pytest", "-p", "tiledsl.pytest_plugin", *tests.split())
+
+
+def test_the_page_on_ranks_is_true(tmp_path: Path) -> None:
+    """Its program for the emulator runs, asserts and all."""
+    fenced = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "distributed.md").read_text(), re.DOTALL)
+    (program,) = [body for body in fenced if "check_ranks" in body]
+    (tmp_path / "ranks.py").write_text(program)
+    done = subprocess.run([sys.executable, "ranks.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -21,7 +21,7 @@ from tiledsl.gemm.operands import GEMM
 from tiledsl.runtime.arrays import NUMPY_NAMES
 from tiledsl.signatures.specialize import argument_error
 
-__all__ = ["gemm", "gemm_into"]
+__all__ = ["gemm", "gemm_into", "is_direct"]
 
 FLOATS = ("bf16", "f16", "f32")
 """dtypes of A and B, and of C unless they are f32: what torch has gradients for."""
@@ -59,7 +59,7 @@ def gemm(
 
     Raises KernelArgumentError, DeviceError.
     """
-    if not _compiling() and _direct(A, B, bias):
+    if not _compiling() and is_direct(A, B, bias):
         return product(A, B, None, alpha, 0.0, bias, out_dtype=out_dtype, batch_invariant=batch_invariant)
     return _gemm(A, B, bias, **_given(alpha, out_dtype, batch_invariant))
 
@@ -71,7 +71,7 @@ def gemm_into(
 
     The rest is as for `gemm`. Raises KernelArgumentError, DeviceError.
     """
-    if not _compiling() and _direct(A, B, bias) and type(C) in _ORDINARY:
+    if not _compiling() and is_direct(A, B, bias) and type(C) in _ORDINARY:
         product(A, B, C, alpha, beta, bias, batch_invariant=batch_invariant)
         return
     _gemm_into(C, A, B, bias, alpha=alpha, beta=beta, batch_invariant=batch_invariant)
@@ -87,7 +87,7 @@ def _given(alpha: float, out_dtype: Any, batch_invariant: bool) -> dict[str, Any
     return settings
 
 
-def _direct(A: Any, B: Any, bias: Any) -> bool:
+def is_direct(A: Any, B: Any, bias: Any) -> bool:
     """Is a call of the library's `gemm` all that torch would do? Not for subclasses of tensors, tensors without data,
     gradients, modes (which see every operator), torch.func and torch.jit.trace."""
     return (
@@ -217,7 +217,7 @@ def _summed(X: Any, Y: Any, shape: Any, settings: dict[str, Any]) -> Any:
 def _with_gradient(
     A: Any, B: Any, bias: Any = None, *, alpha: float = 1.0, out_dtype: Any = None, batch_invariant: bool = False
 ) -> Any:
-    if _direct(A, B, bias):
+    if is_direct(A, B, bias):
         return product(A, B, None, alpha, 0.0, bias, out_dtype=out_dtype, batch_invariant=batch_invariant)
     return _Product.apply(A, B, bias, alpha, out_dtype, batch_invariant)
 
