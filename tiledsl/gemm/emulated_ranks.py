@@ -77,12 +77,12 @@ class EmulatedRanks:
         """A [ranks * m, K] and B [K, N] of each rank; else as `all_gather_gemm`."""
         return self._product(As, Bs, As[0].shape[0] // self.layout.ranks, epilogue, consts, scatters=True)
 
-    def all_reduce(self, Xs: Sequence[Any]) -> Call:
+    def all_reduce(self, Xs: Sequence[Any], **consts: Any) -> Call:
         """Each X becomes the sum of all; vectors of whole 16 bytes. It counts its calls itself."""
         launches: list[OnRank] = []
         for rank, X in enumerate(Xs):
             step = reduced(X.size, dtype_named(X.dtype), rank, self.layout)
-            launches.append(self._on_rank(rank, step, {"X": X}))
+            launches.append(self._on_rank(rank, step, {"X": X, **consts}))
         return Call(launches, [*Xs])
 
     def _product(

@@ -1,0 +1,231 @@
+"""Products over ranks on the emulator: right, without findings, and each thing that orders ranks is needed."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+from numpy.typing import NDArray
+
+from tiledsl import Fragment, i32, index, maximum, tile_function, unroll
+from tiledsl.errors import EmulatorError, HazardError
+from tiledsl.gemm import all_reduce as of_sums
+from tiledsl.gemm import gemm, hopper, peers
+from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
+from tiledsl.gemm.sharded import Layout, Sharded, consts_of, gathered, scattered
+from tiledsl.gemm.split_k import thread_of
+from tiledsl.ir.types import BF16
+from tiledsl.ranks import OnRank, check_ranks, run_ranks
+
+SMALL = {"BM": 128, "BN": 64, "STAGES": 3, "INSTANCES": 1, "CLUSTER": (1, 1), "GROUP": 8}
+VARIANTS = (
+    SMALL,
+    SMALL | {"INSTANCES": 2},
+    SMALL | {"BM": 64, "INSTANCES": 2},
+    SMALL | {"CLUSTER": (2, 1)},
+)
+M, N, K = 200, 128, 72
+"""Of a shard. Tiles reach over its last rows, and k over its end."""
+
+
+def _integers(seed: int, *shape: int) -> NDArray[Any]:
+    """Small, so that sums are exact also in bf16."""
+    return np.random.default_rng(seed).integers(-1, 2, shape).astype(bfloat16)
+
+
+def _shards(ranks: int, rows: int, seed: int = 0) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    As, Bs = ([_integers(seed + 7 * i + j, *s) for i in range(ranks)] for j, s in enumerate(((rows, K), (K, N))))
+    return As, Bs
+
+
+def _float(x: NDArray[Any]) -> NDArray[Any]:
+    return x.astype(np.float32)
+
+
+def _gather(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
+    As, Bs = _shards(ranks.layout.ranks, M, seed)
+    whole = np.concatenate([*map(_float, As)])
+    return ranks.all_gather_gemm(As, Bs, **(SMALL | consts)), [whole @ _float(B) for B in Bs]
+
+
+def _scatter(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
+    many = ranks.layout.ranks
+    As, Bs = _shards(many, M * many, seed)
+    sums = sum(_float(A) @ _float(B) for A, B in zip(As, Bs, strict=True))
+    return ranks.gemm_reduce_scatter(As, Bs, **(SMALL | consts)), [sums[i * M :][:M] for i in range(many)]
+
+
+def _reduce(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
+    Xs = [_integers(seed + i, 1032) for i in range(ranks.layout.ranks)]
+    return ranks.all_reduce(Xs, **consts), [sum(map(_float, Xs))] * len(Xs)
+
+
+def _require_equal(call: Call, expected: list[NDArray[Any]]) -> None:
+    for found, right in zip(call.results, expected, strict=True):
+        assert np.array_equal(_float(found), right.astype(bfloat16).astype(np.float32))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("product", [_gather, _scatter])
+def test_products_are_right_and_clean(product: Any, variant: dict[str, Any]) -> None:
+    call, expected = product(EmulatedRanks(2), **variant)
+    assert check_ranks(call.launches, raises=False).findings == ()
+    _require_equal(call, expected)
+
+
+@pytest.mark.parametrize("product", [_gather, _scatter, _reduce])
+@pytest.mark.parametrize("ranks_", [2, 3])
+def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
+    ranks = EmulatedRanks(ranks_)
+    for seed in range(3):
+        call, expected = product(ranks, seed)
+        run_ranks(call.launches, seed=seed)
+        _require_equal(call, expected)
+
+
+@pytest.mark.parametrize("product", [_gather, _scatter, _reduce])
+def test_clean_under_other_schedules(product: Any) -> None:
+    call, expected = product(EmulatedRanks(2))
+    check_ranks(call.launches, seeds=3)
+    _require_equal(call, expected)
+
+
+def test_gathered_rows_have_the_bits_of_one_gpu() -> None:
+    As, Bs = ([_integers(i, *s) * bfloat16(0.3) for i in range(2)] for s in ((M, K), (K, N)))
+    call = EmulatedRanks(2).all_gather_gemm(As, Bs)
+    run_ranks(call.launches)
+    for C, B in zip(call.results, Bs, strict=True):
+        assert np.array_equal(C, gemm(np.concatenate(As), B, batch_invariant=True, device="emulator"))
+
+
+@tile_function
+def _relu(x: Fragment[Any], bias: Any, column: Any) -> Fragment[Any]:
+    return maximum(x, 0)
+
+
+@pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter"])
+def test_epilogue_is_applied_to_whole_sums(name: str) -> None:
+    ranks = EmulatedRanks(2)
+    product = _gather if name == "all_gather_gemm" else _scatter
+    _, expected = product(ranks)
+    As, Bs = _shards(2, M if name == "all_gather_gemm" else 2 * M)
+    call = getattr(ranks, name)(As, Bs, _relu, **SMALL)
+    run_ranks(call.launches)
+    _require_equal(call, [np.maximum(x, 0) for x in expected])
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    for product in (_gather, _scatter, _reduce):
+        call, _ = product(EmulatedRanks(2))
+        with pytest.raises(EmulatorError, match="rank 1 of the group did not come to this product in time"):
+            run_ranks([launch for launch in call.launches if launch.rank == 0])
+
+
+# -- what orders ranks -----------------------------------------------------------------------------
+
+_numbers = count(9)
+
+
+def _damaged(product: Any) -> list[OnRank]:
+    """Launches of a build of its own, since a kernel's functions in tiledsl itself count as fixed."""
+    number = next(_numbers)
+    consts = {"T": 32 * number} if product is _reduce else {"GROUP": number}
+    return product(EmulatedRanks(2), **consts)[0].launches
+
+
+@tile_function
+def _never(arrived: Any, rank: index, place: index, call: Any) -> None:
+    """In place of `wait_for`."""
+
+
+@tile_function
+def _relaxed(arrived: Any, rank: index, place: index, call: Any) -> None:
+    while arrived.atomic_load(rank, place, scope="sys") != call[2]:
+        pass
+
+
+@tile_function
+def _on_one_gpu(arrived: Any, rank: index, place: index, call: Any) -> None:
+    while arrived.atomic_load(rank, place, order="acquire") != call[2]:
+        pass
+
+
+@pytest.mark.parametrize("damage", [_never, _relaxed, _on_one_gpu], ids=lambda f: f.fn.__name__)
+@pytest.mark.parametrize("product", [_gather, _scatter, _reduce])
+def test_waits_acquire_what_was_sent(product: Any, damage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "wait_for", damage)
+    monkeypatch.setattr(of_sums, "wait_for", damage)
+    with pytest.raises(HazardError, match="rank"):
+        check_ranks(_damaged(product))
+
+
+@tile_function
+def _without_fence(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
+    if t.batch != call[0]:
+        for part in range(arrived.shape[1]):
+            peers.wait_for(arrived, t.batch, part, call)
+    return last
+
+
+def test_rows_that_came_are_fenced_before_tma_loads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper, "await_rows", _without_fence)
+    with pytest.raises(HazardError, match=r'fence_proxy_async\("global"\)'):
+        check_ranks(_damaged(_gather))
+
+
+@tile_function
+def _without_barrier(x: Fragment[Any], sent: Any, t: Any) -> None:
+    thread, threads, held = thread_of(x), x.layout.threads, x.registers()
+    for i in unroll(held.shape[0] // 8):
+        sent.store(t.batch, t.slot, (i * threads + thread) * 8, held[i * 8 : i * 8 + 8].to(sent.dtype))
+
+
+def test_sums_of_all_threads_are_stored_before_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper, "send_sums", _without_barrier)
+    with pytest.raises(HazardError, match="rank"):
+        check_ranks(_damaged(_scatter))
+
+
+@tile_function
+def _on_one_gpu_only(posted: i32, signals: Any, thread: index, call: Any) -> None:
+    if thread == 0 and posted >= 0:
+        slots = i32(signals.shape[1])
+        signals.atomic_store(index(posted // slots), index(posted % slots), call[2], order="release")
+
+
+def test_flags_reach_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper, "signal", _on_one_gpu_only)
+    with pytest.raises(HazardError, match='scope="sys"'):
+        check_ranks(_damaged(_scatter))
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_parts_of_segments_are_apart(rank: int) -> None:
+    """What ranks send, in either half, and the flags of it, are bytes of nobody else."""
+    of = Sharded(rank, 3, 130, 520, 72, BF16, BF16, (1, 72))
+    layout = Layout(3, 1 << 20, Layout(3, 1 << 20).bytes + 512)
+    consts = consts_of(of)
+    for plan in (gathered, scattered):
+        taken = np.zeros(3 * layout.pitch, np.int8)
+        for half in range(2):
+            sends, step = plan(of, consts, layout, half)
+            places = [send.to for send in sends] + [send.flags for send in sends]
+            places += [step.arrays[name] for name in ("sent", "signals") if name in step.arrays]
+            for place in places:
+                taken[_bytes(place)] += 1
+            end = rank * layout.pitch + layout.bytes
+            assert all(_bytes(step.arrays[name]).max() < end for name in ("arrived", "received") if name in step.arrays)
+        assert taken.max() == 1
+
+
+def _bytes(place: Any) -> NDArray[Any]:
+    at = np.full((), place.offset)
+    for extent, stride in zip(place.shape, place.strides, strict=True):
+        at = at[..., None] + np.arange(extent) * stride * place.dtype.bytes
+    return (at[..., None] + np.arange(place.dtype.bytes)).reshape(-1)
