@@ -10,13 +10,13 @@ import pytest
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-from tiledsl import Fragment, i32, index, maximum, tile_function, unroll
+from tiledsl import Fragment, barrier, i32, index, maximum, tile_function
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.gemm import all_reduce as of_sums
 from tiledsl.gemm import gemm, hopper, peers
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
 from tiledsl.gemm.sharded import Layout, Sharded, consts_of, gathered, scattered
-from tiledsl.gemm.split_k import thread_of
+from tiledsl.gemm.steps import Place
 from tiledsl.ir.types import BF16
 from tiledsl.ranks import OnRank, check_ranks, run_ranks
 
@@ -177,28 +177,23 @@ def test_rows_that_came_are_fenced_before_tma_loads_them(monkeypatch: pytest.Mon
 
 
 @tile_function
-def _without_barrier(x: Fragment[Any], sent: Any, t: Any) -> None:
-    thread, threads, held = thread_of(x), x.layout.threads, x.registers()
-    for i in unroll(held.shape[0] // 8):
-        sent.store(t.batch, t.slot, (i * threads + thread) * 8, held[i * 8 : i * 8 + 8].to(sent.dtype))
-
-
-def test_sums_of_all_threads_are_stored_before_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "send_sums", _without_barrier)
-    with pytest.raises(HazardError, match="rank"):
-        check_ranks(_damaged(_scatter))
+def _without_barrier(signals: Any, rank: index, slot: index, thread: index, call: Any) -> None:
+    """In place of `signal`."""
+    if thread == 0:
+        signals.atomic_store(rank, slot, call[2], order="release", scope="sys")
 
 
 @tile_function
-def _on_one_gpu_only(posted: i32, signals: Any, thread: index, call: Any) -> None:
-    if thread == 0 and posted >= 0:
-        slots = i32(signals.shape[1])
-        signals.atomic_store(index(posted // slots), index(posted % slots), call[2], order="release")
+def _to_one_gpu(signals: Any, rank: index, slot: index, thread: index, call: Any) -> None:
+    barrier()
+    if thread == 0:
+        signals.atomic_store(rank, slot, call[2], order="release")
 
 
-def test_flags_reach_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "signal", _on_one_gpu_only)
-    with pytest.raises(HazardError, match='scope="sys"'):
+@pytest.mark.parametrize(("damage", "text"), [(_without_barrier, "rank"), (_to_one_gpu, 'scope="sys"')])
+def test_flags_are_set_behind_all_sums_for_other_gpus(damage: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "signal", damage)
+    with pytest.raises(HazardError, match=text):
         check_ranks(_damaged(_scatter))
 
 
@@ -216,7 +211,8 @@ def test_parts_of_segments_are_apart(rank: int) -> None:
         for half in range(2):
             sends, step = plan(of, consts, layout, half)
             places = [send.to for send in sends] + [send.flags for send in sends]
-            places += [step.arrays[name] for name in ("sent", "signals") if name in step.arrays]
+            names = ("sent", "signals") if half else ("sent", "signals", "kept")  # one call after the other keeps sums
+            places += [step.arrays[name] for name in names if name in step.arrays]
             for place in places:
                 taken[_bytes(place)] += 1
             end = rank * layout.pitch + layout.bytes
@@ -224,8 +220,8 @@ def test_parts_of_segments_are_apart(rank: int) -> None:
         assert taken.max() == 1
 
 
-def _bytes(place: Any) -> NDArray[Any]:
-    at = np.full((), place.offset)
+def _bytes(place: Place) -> NDArray[np.int64]:
+    at: NDArray[np.int64] = np.full((), place.offset, np.int64)
     for extent, stride in zip(place.shape, place.strides, strict=True):
         at = at[..., None] + np.arange(extent) * stride * place.dtype.bytes
     return (at[..., None] + np.arange(place.dtype.bytes)).reshape(-1)

@@ -46,6 +46,7 @@ from tiledsl import (
     const,
     coordinates,
     f32,
+    fragment,
     i8,
     i32,
     index,
@@ -77,7 +78,17 @@ from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
-from tiledsl.gemm.peers import add_sums, await_rows, in_first_matrix, send_sums, shard_count, shard_item, signal
+from tiledsl.gemm.peers import (
+    MATH,
+    add_sums,
+    await_rows,
+    in_first_matrix,
+    keep_sums,
+    send_sums,
+    send_vector,
+    shard_count,
+    shard_item,
+)
 from tiledsl.gemm.promoted import KBlocks, NBlocks, of_planes, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
     NARROW,
@@ -217,6 +228,7 @@ def hopper_fastest(
     sent: Global[E, L, R, J] | None = None,
     received: Global[E, L, R, J] | None = None,
     signals: Global[u32, L, R] | None = None,
+    kept: Global[E, P, J] | None = None,
     arrived: Global[u32, L, R] | None = None,
     of_call: Global[u32, Literal[3]] | None = None,
     *,
@@ -274,10 +286,13 @@ def hopper_fastest(
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
     of_b: Any = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
+    later = scatters and INSTANCES == 1
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    loading, multiplying = (24, 192) if apart else (40, 232) if SPLIT or GATHER or PLANES or RANKS else (24, 240)
+    loading, multiplying = (24, 192) if apart else (24, 240)
+    if SPLIT or GATHER or PLANES or RANKS:
+        loading, multiplying = 40, 232
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -321,7 +336,9 @@ def hopper_fastest(
                             in_order(s.b, to.b, B)
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
-        posted: Any = i32(-1) if scatters else None
+        posted, thread = i32(-1), warp_id() % 8 * 32 + lane_id()
+        vectors: int = BM * BN * C.dtype.bytes // (16 * MATH)
+        steps = cdiv(K, BK)
         for t in work:
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
@@ -329,6 +346,16 @@ def hopper_fastest(
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch, behind)
+                elif later:
+                    on_way = fragment((16 // C.dtype.bytes,), C.dtype)
+                    for part in range(vectors + 2):
+                        for _ in range(part * steps // (vectors + 2), (part + 1) * steps // (vectors + 2)):
+                            with ring.use(in_flight=1) as s:
+                                acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
+                        if posted >= 0:
+                            to = posted, sent, signals
+                            on_way = send_vector(index(part), vectors, on_way, kept, t.cta, to, thread, call)
+                    posted = i32(-1)
                 else:
                     for _ in t.k:
                         if apart:
@@ -343,22 +370,18 @@ def hopper_fastest(
                     x, mine = reduce_parts(x, t, SPLIT, met, turn)
                     turn = turn + u32(INSTANCES)
                     first = t.part * x.shape[1]
-                if scatters and INSTANCES == 1:
-                    signal(posted, signals, thread_of(x), call)
-                    posted = i32(-1)
                 if GATHER:
                     if mine:
                         bring_slice(x, t, groups, sums, done, found[r.index, :])
                         store_share(x, first, C, t, groups, GATHER, sums, found[r.index, :], ending)
                         leave(done, t.number, found[r.index, :], thread_of(x))
                 elif scatters and t.batch != call[0]:
-                    send_sums(x, sent, t)
-                    posted = i32(t.batch * R + t.slot)
-                    if INSTANCES > 1:  # the next item may wait for a rank that waits for this one
-                        signal(posted, signals, thread_of(x), call)
+                    if later and not t.last:
+                        keep_sums(x, kept, t.cta)
+                        posted = i32(t.batch * R + t.slot)
+                    else:
+                        send_sums(x, sent, signals, t, call)
                 elif mine:
                     if scatters:
                         x, t = add_sums(x, received, arrived, t, call), in_first_matrix(t)
                     store_columns(x, first, C, t, room, r.index, INSTANCES, ending)
-        if scatters and INSTANCES == 1:
-            signal(posted, signals, warp_id() % 8 * 32 + lane_id(), call)

@@ -38,10 +38,21 @@ from tiledsl import (
 from tiledsl.gemm.split_k import part_count, part_item, thread_of
 from tiledsl.lang.schedules import unwrapped
 
-__all__ = ["add_sums", "await_rows", "in_first_matrix", "send_sums", "shard_count", "shard_item", "signal"]
+__all__ = [
+    "add_sums",
+    "await_rows",
+    "in_first_matrix",
+    "keep_sums",
+    "send_sums",
+    "send_vector",
+    "shard_count",
+    "shard_item",
+]
 
 AT_ONCE = 8
 """Vectors that a thread loads before it adds the first."""
+MATH = 256
+"""Threads of the role that multiplies, if it has one instance."""
 
 
 @unwrapped
@@ -67,7 +78,8 @@ def shard_item(
     first: Any,
 ) -> Any:
     """As `part_item`, but the shards come from number `first` on in turn, of which the last two may be mixed. slot: as
-    `number`, within its shard."""
+    `number`, within its shard. cta: which of the grid has it.
+    last: it has no more."""
     start, mixed = first
     each = part_count(place, m, n, k, sizes, band, 1, parts, groups)
     shard, number = i // each, i % each
@@ -76,6 +88,8 @@ def shard_item(
         if i >= before:
             shard, number = _mixed(i - before, each, grid_size() // (place.m * place.n))
             shard = batches - 2 + shard
+    clusters, total = grid_size() // (place.m * place.n), each * batches
+    cta, last = (i % clusters * place.m + place.at_m) * place.n + place.at_n, i + clusters >= total
     t = part_item(number, place, m, n, k, sizes, band, 1, parts, groups)
     return WorkItem(
         m=t.m,
@@ -83,6 +97,8 @@ def shard_item(
         k=t.k,
         batch=(shard + start) % batches,
         slot=t.number,
+        cta=cta,
+        last=last,
         first=t.first,
         part=t.part,
         at_m=t.at_m,
@@ -153,22 +169,51 @@ def await_rows(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
 
 
 @tile_function
-def send_sums(x: Fragment[Any], sent: Any, t: Any) -> None:
-    """Stores sums x of the item in the memory of the rank that its shard belongs to. sent: [ranks, slots, elements]."""
+def keep_sums(x: Fragment[Any], kept: Any, cta: index) -> None:
+    """Each thread stores its sums in memory of its own, from where `send_vector` takes them. kept: [CTAs, elements]."""
+    thread, threads, held = thread_of(x), x.layout.threads, x.registers()
+    wide: int = 16 // kept.dtype.bytes
+    for i in unroll(held.shape[0] // wide):
+        kept.store(cta, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(kept.dtype))
+
+
+@tile_function
+def send_vector(
+    number: index, vectors: int, found: Fragment[Any], kept: Any, cta: index, to: Any, thread: index, call: Any
+) -> Fragment[Any]:
+    """Part `number` of sending what `keep_sums` has stored, of `vectors` + 2: stores the vector that was loaded in the
+    part before, and loads the next one, so that no thread waits. The last part sets the flag.
+
+    to: the place of the flag, `sent` [ranks, slots, elements] and `signals` [ranks, slots].
+    """
+    posted, sent, signals = to
+    slots, wide = i32(sent.shape[1]), 16 // sent.dtype.bytes
+    rank, slot = index(posted // slots), index(posted % slots)
+    if number > 0 and number <= vectors:
+        sent.store(rank, slot, ((number - 1) * MATH + thread) * wide, found)
+    if number < vectors:
+        found = kept.load(cta, (number * MATH + thread) * wide, vec=16)
+    if number == vectors + 1:
+        signal(signals, rank, slot, thread, call)
+    return found
+
+
+@tile_function
+def send_sums(x: Fragment[Any], sent: Any, signals: Any, t: Any, call: Any) -> None:
+    """Stores sums x of the item in the memory of the rank that its shard belongs to, and sets its flag there."""
     thread, threads, held = thread_of(x), x.layout.threads, x.registers()
     wide: int = 16 // sent.dtype.bytes
     for i in unroll(held.shape[0] // wide):
         sent.store(t.batch, t.slot, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(sent.dtype))
-    barrier()
+    signal(signals, t.batch, t.slot, thread, call)
 
 
 @tile_function
-def signal(posted: i32, signals: Any, thread: index, call: Any) -> None:
-    """Lets a rank know that what `send_sums` has stored is there. It waits until the stores have come, for which an
-    item later there is nothing to wait for. posted: the place of the flag in signals [ranks, slots]; -1 for none."""
-    if thread == 0 and posted >= 0:
-        slots = i32(signals.shape[1])
-        signals.atomic_store(index(posted // slots), index(posted % slots), call[2], order="release", scope="sys")
+def signal(signals: Any, rank: index, slot: index, thread: index, call: Any) -> None:
+    """Lets a rank know that what all threads have stored for one of its tiles is there."""
+    barrier()
+    if thread == 0:
+        signals.atomic_store(rank, slot, call[2], order="release", scope="sys")
 
 
 @tile_function

@@ -55,6 +55,8 @@ SMALL = 1 << 20
 PART, MOST_PARTS = 16 << 20, 8
 """Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
 GRAIN = 1 << 10
+MOST_PROCESSORS, LARGEST = 144, 128 * 256 * 4
+"""SMs of a GPU, and bytes of a tile's sums, for which there is room while they are on their way to another rank."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,12 @@ class Layout:
     def small(self) -> int:
         return cdiv(self.epochs + BLOCKS * U32.bytes, GRAIN) * GRAIN
 
+    @property
+    def kept(self) -> int:
+        return self.small + 2 * self.ranks * SMALL
+
     def slots(self, half: int) -> int:
-        return self.small + 2 * self.ranks * SMALL + half * cdiv(self.room, GRAIN) * GRAIN
+        return self.kept + MOST_PROCESSORS * LARGEST + half * cdiv(self.room, GRAIN) * GRAIN
 
     @property
     def zeros(self) -> int:
@@ -168,10 +174,9 @@ def room_of(of: Sharded, consts: dict[str, Any], scatters: bool) -> int:
 
 def consts_of(of: Sharded) -> dict[str, Any]:
     """The consts of `hopper_fastest`: what suits a batch of the shards, whose k is not split, as they are."""
-    finishes = of.bias or of.epilogue is not None
     problem = Problem(
         of.ranks, of.m, of.n, of.k, of.dtype.name, of.out.name, unit_b=1 if of.b[0] == 1 else 2,
-        tma_c=of.n * of.out.bytes % 16 == 0, bias=of.bias, epilogue=finishes, processors=of.processors,
+        tma_c=of.n * of.out.bytes % 16 == 0, epilogue=True, processors=of.processors,
         batch_invariant=True,
     )  # fmt: skip
     *options, _ = choice_of(problem)
@@ -216,6 +221,7 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
         "C": Place(C, of.out, (1, of.m, of.n), row_major((1, of.m, of.n))),
         "sent": Place(SENT, of.out, sums, (between // size, elements, 1), start + of.rank * each * size),
         "received": Place(SEGMENTS, of.out, sums, (each, elements, 1), own + start),
+        "kept": Place(SEGMENTS, of.out, (of.processors, elements), (elements, 1), own + layout.kept),
         "signals": Place(SIGNALS, U32, flags, (between // U32.bytes, 1), arrived + of.rank * slots * U32.bytes),
         "arrived": Place(SEGMENTS, U32, flags, (slots, 1), own + arrived),
     }
