@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     import torch
     import torch.distributed as dist
 
+    import_module("torch.distributed._symmetric_memory")  # defines torch's fused operators
     from tiledsl.distributed import release
 
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

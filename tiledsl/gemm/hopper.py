@@ -27,6 +27,12 @@ A, B and C are batches of matrices. An operand whose lines TMA cannot load as th
 multiple of 16 bytes, is loaded in parts of every 2nd, 4th or 8th line, each of which TMA can describe, through APART
 stages; a role of one warpgroup then puts the lines in order. That needs registers and shared memory, which large tiles
 do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
+
+With RANKS, that many ranks (GPUs) multiply together (`peers.py`), and the batches are their shards. With `own_rows`,
+rows of A are gathered: A has those of the other ranks, which `arrived` tells of. Else sums are scattered: C is the
+shard of this rank, `sent` and `signals` are in the memory of the others, `received` and `arrived` in that of this rank,
+[ranks, slots, elements of a tile] and [ranks, slots]; `kept` has a tile for each CTA. of_call: the rank, the number of
+the call, and how often a flag is asked for. (`sharded.py` says where they are.)
 """
 
 from typing import Any, Literal, TypeVar

@@ -7,8 +7,10 @@ of a call are no others' before every rank has come to the next one.
 - Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and waits for the rows of
   each other one before it loads them.
 - Sums are scattered: a rank begins with the shard of C that belongs to the next rank, and stores these sums in the
-  memory of that rank. Its own shard comes last: to its sums it adds those of the others, from the next rank on in
-  turn. All ranks have sent before they wait, so none waits for ever, and the bits do not depend on who comes when.
+  memory of that rank: while the next tile is multiplied, since links are slower than threads. Tiles of its own shard
+  come a wave or more behind the same tiles of the last other shard: to its sums it adds those of the others, from the
+  next rank on in turn. What a CTA waits for comes earlier in the order of another one, which sends without waiting; so
+  none waits for ever, and the bits do not depend on who comes when.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ SMALL = 1 << 20
 PART, MOST_PARTS = 16 << 20, 8
 """Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
 GRAIN = 1 << 10
-MOST_PROCESSORS, LARGEST = 144, 128 * 256 * 4
-"""SMs of a GPU, and bytes of a tile's sums, for which there is room while they are on their way to another rank."""
+MOST_PROCESSORS, LARGEST = 144, 128 * 256 * 2
+"""SMs of a GPU, and bytes of a tile's sums, for which there is room while they are kept to be sent."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,7 @@ def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> 
 def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
     """C = the shard of this rank, [m, n], of the sum of A B over all ranks, each with its A [ranks, m, k] and B."""
     slots, elements = _slots(of, consts)
-    if of.ranks * slots > FLAGS:
-        raise AssertionError(f"{slots} slots of {of.ranks} ranks")
+    assert of.ranks * slots <= FLAGS and of.processors <= MOST_PROCESSORS and elements * of.out.bytes <= LARGEST
     pitch, each = padded(of.k, of.dtype.bytes), slots * elements
     start, arrived = layout.slots(half), layout.arrived(half)
     own, between, size = of.rank * layout.pitch, layout.pitch, of.out.bytes
