@@ -20,8 +20,8 @@ def gathered(ranks: Ranks, A: Any, B: Any, C: Any, bias: Any, epilogue: Any, row
     m: int = A.shape[0]
     k: int = A.shape[1]
     results, every = C.view(ranks.count, m, C.shape[1]), None if rows_to is None else rows_to.view(ranks.count, m, k)
-    for first in range(0, m, cdiv(m, PARTS)):
-        part = A[first : first + cdiv(m, PARTS)].contiguous()
+    for first in range(0, m, _part(m)):
+        part = A[first : first + _part(m)].contiguous()
         rows = A.new_empty(ranks.count, *part.shape)
         begun.append((first, rows, dist.all_gather_into_tensor(rows, part, group=ranks.group, async_op=True)))
     for first, rows, work in begun:
@@ -32,14 +32,18 @@ def gathered(ranks: Ranks, A: Any, B: Any, C: Any, bias: Any, epilogue: Any, row
             every[:, these].copy_(rows)
 
 
+def _part(rows: int) -> int:
+    return max(cdiv(rows, PARTS), 1)
+
+
 def scattered(ranks: Ranks, A: Any, B: Any, C: Any, bias: Any, epilogue: Any) -> None:
     """A part of the rows of all shards is multiplied while the sums of the one before are sent. Then the sums, rounded,
     get their bias and epilogue."""
     begun: list[Any] = []
     m: int = C.shape[0]
     shards = A.reshape(ranks.count, m, A.shape[1])
-    for first in range(0, m, cdiv(m, PARTS)):
-        these = slice(first, min(first + cdiv(m, PARTS), m))
+    for first in range(0, m, _part(m)):
+        these = slice(first, min(first + _part(m), m))
         sums = gemm(shards[:, these], B)
         begun.append((sums, dist.reduce_scatter_tensor(C[these], sums, group=ranks.group, async_op=True)))
     for each in begun:

@@ -171,10 +171,14 @@ def _in_rows(A: Any) -> Any:
 
 
 def _readable(B: Any) -> Any:
-    """B, or a copy, as TMA can read it."""
-    size, (down, across), (k, n) = B.element_size(), B.stride(), B.shape
-    by_tma = min(down, across) == 1 and max(down, across) * size % ALIGNED == 0 and B.data_ptr() % ALIGNED == 0
-    return B if by_tma else B.new_empty(n, _aligned(k, B))[:, :k].copy_(B.T).T
+    """B, or a copy along k, as TMA can read it."""
+    (k, n), read = B.shape, _by_tma(B)
+    return B if read else B.new_empty(n, _aligned(k, B))[:, :k].copy_(B.T).T
+
+
+def _by_tma(B: Any) -> bool:
+    size, (down, across) = B.element_size(), B.stride()
+    return min(down, across) == 1 and max(down, across) * size % ALIGNED == 0 and B.data_ptr() % ALIGNED == 0
 
 
 def _aligned(extent: int, X: Any) -> int:
@@ -195,10 +199,15 @@ def _check(call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any)
     if A.shape[1] != B.shape[0] or A.dtype != B.dtype:
         message = f"A is {A.dtype} of shape {tuple(A.shape)}, and B {B.dtype} of shape {tuple(B.shape)}"
         raise argument_error(call, message, "pass [M, K] and [K, N] of one dtype", code="C803")
-    if bias is not None and (bias.dtype != torch.float32 or bias.shape != B.shape[1:]):
-        message = f"bias is {bias.dtype} of shape {tuple(bias.shape)}; expected f32 of shape {tuple(B.shape[1:])}"
+    wrong = bias is not None and (bias.dtype != torch.float32 or bias.shape != B.shape[1:])
+    if wrong or (bias is not None and bias.device != ranks.device):
+        found = f"{bias.dtype} of shape {tuple(bias.shape)} on {bias.device}"
+        message = f"bias is {found}; expected f32 of shape {tuple(B.shape[1:])} on {ranks.device}"
         raise argument_error(call, message, "convert it", code="C803")
     if call is SCATTER and A.shape[0] % ranks.count:
         message = f"A has {A.shape[0]} rows, and the group {ranks.count} ranks"
         raise argument_error(call, message, "pass as many rows for each rank: pad A", code="C803")
-    ranks.agree(call, (A.dtype, A.shape[0], *B.shape, bias is not None, getattr(epilogue, "__name__", str(epilogue))))
+    # The order of B is one of the things that decide the tile, which all ranks must have.
+    order = "B by columns" if not _by_tma(B) or B.stride(0) == 1 else "B by rows"
+    ending = "no bias" if bias is None else "bias", getattr(epilogue, "__name__", str(epilogue))
+    ranks.agree(call, (A.dtype, A.shape[0], *B.shape, order, *ending))

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tiledsl.arch import TARGETS
 from tiledsl.errors import DeviceError
 from tiledsl.gemm.sharded import Copy, Layout
 from tiledsl.runtime.driver import driver
@@ -94,7 +95,7 @@ class Ranks:
     def __init__(self, group: Any) -> None:
         self.group, self.rank, self.count = group, dist.get_rank(group), dist.get_world_size(group)
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.processors = driver().devices[self.device.index].processors
         self._side = torch.cuda.Stream(self.device)
         self._events = [driver().check(driver().cu.cuEventCreate(2), "creating an event") for _ in range(2)]
         self.segments: Segments | None = None
@@ -113,12 +114,15 @@ class Ranks:
     def _why_apart(self) -> str:
         """All ranks come to the same."""
         asked = os.environ.get("TILEDSL_PEERS", "1") != "0"
-        hopper = torch.cuda.get_device_capability(self.device)[0] == 9
-        every = self._exchanged((asked, hopper, os.uname().nodename, self.device.index))
+        kind = "wgmma" in TARGETS[driver().target_of(self.device.index)].features, self.processors
+        every = self._exchanged((asked, kind, os.uname().nodename, self.device.index))
         if not all(asked for asked, *_ in every):
             return "TILEDSL_PEERS is 0"
-        if not all(hopper for _, hopper, *_ in every):
+        kinds = {kind for _, kind, *_ in every}
+        if not all(has_wgmma for has_wgmma, _ in kinds):
             return "a GPU has no wgmma"
+        if len(kinds) > 1:
+            return "the GPUs differ in their SMs"
         if len({host for *_, host, _ in every}) > 1:
             return "the ranks are on several hosts"
         others = {number for *_, number in every} - {self.device.index}
