@@ -49,7 +49,8 @@ ARGUMENTS: dict[str, Any] = {
 def _everywhere() -> None:
     """Import all of tiledsl, so that errors which are defined elsewhere are known, too."""
     for module in pkgutil.walk_packages(tiledsl.__path__, "tiledsl."):
-        if not module.name.endswith(("__main__", ".torch")):  # tiledsl.torch needs torch, and defines no error
+        # What needs torch defines no error.
+        if not module.name.endswith(("__main__", ".torch")) and "distributed" not in module.name:
             importlib.import_module(module.name)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tiledsl import Fragment, barrier, i32, index, maximum, tile_function
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.gemm import all_reduce as of_sums
-from tiledsl.gemm import gemm, hopper, peers
+from tiledsl.gemm import gemm, peers
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
 from tiledsl.gemm.sharded import Layout, Sharded, consts_of, gathered, scattered
 from tiledsl.gemm.steps import Place
@@ -171,7 +171,7 @@ def _without_fence(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i
 
 
 def test_rows_that_came_are_fenced_before_tma_loads_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "await_rows", _without_fence)
+    monkeypatch.setattr(peers, "await_rows", _without_fence)
     with pytest.raises(HazardError, match=r'fence_proxy_async\("global"\)'):
         check_ranks(_damaged(_gather))
 

@@ -95,7 +95,7 @@ class Ranks:
     def __init__(self, group: Any) -> None:
         self.group, self.rank, self.count = group, dist.get_rank(group), dist.get_world_size(group)
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.processors = driver().devices[self.device.index].processors
+        self.processors: int = driver().devices[int(self.device.index)].processors
         self._side = torch.cuda.Stream(self.device)
         self._events = [driver().check(driver().cu.cuEventCreate(2), "creating an event") for _ in range(2)]
         self.segments: Segments | None = None

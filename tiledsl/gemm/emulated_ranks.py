@@ -97,13 +97,17 @@ class EmulatedRanks:
             chosen = {**consts_of(of), **consts}
             assert room_of(of, chosen, scatters) <= self.layout.room, "pass more room"
             sends, step = (scattered if scatters else gathered)(of, chosen, self.layout, self.calls % 2)
-            C = np.zeros(step.arrays["C"].shape, A.dtype)
-            shards = {"own_rows": A} if not scatters else {"A": A.reshape(ranks, m, k)}
-            launches.append(self._on_rank(rank, step, {**shards, "B": np.broadcast_to(B, (ranks, k, n)), "C": C}))
+            C = np.zeros((m if scatters else ranks * m, n), A.dtype)
+            given = {"B": np.broadcast_to(B, (ranks, k, n))}
+            if scatters:
+                given |= {"A": A.reshape(ranks, m, k), "C": np.broadcast_to(C, (ranks, m, n)), "own_sums": C[None]}
+            else:
+                given |= {"own_rows": A, "C": C.reshape(ranks, m, n)}
+            launches.append(self._on_rank(rank, step, given))
             for send in sends:
                 arrays = {"to": self._array(send.to), "flags": self._array(send.flags), "of_call": self._told(rank)}
                 launches.append(OnRank(rank, send_rows, (), {"X": A, **arrays}))
-            results.append(C.reshape(-1, n))
+            results.append(C)
         return Call(launches, results)
 
     def _on_rank(self, rank: int, step: Step, arrays: Mapping[str, Any]) -> OnRank:

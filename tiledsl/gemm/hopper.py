@@ -29,10 +29,10 @@ stages; a role of one warpgroup then puts the lines in order. That needs registe
 do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at all.
 
 With RANKS, that many ranks (GPUs) multiply together (`peers.py`), and the batches are their shards. With `own_rows`,
-rows of A are gathered: A has those of the other ranks, which `arrived` tells of. Else sums are scattered: C is the
-shard of this rank, `sent` and `signals` are in the memory of the others, `received` and `arrived` in that of this rank,
-[ranks, slots, elements of a tile] and [ranks, slots]; `kept` has a tile for each CTA. of_call: the rank, the number of
-the call, and how often a flag is asked for. (`sharded.py` says where they are.)
+rows of A are gathered: A has those of the other ranks, which `arrived` tells of. Else sums are scattered: `own_sums` is
+the shard of this rank, and of C the shape alone counts; `sent` and `signals` are in the memory of the others,
+`received` and `arrived` in that of this rank, [ranks, slots, elements of a tile] and [ranks, slots]; `kept` has a tile
+for each CTA. of_call: the rank, the number of the call, and how often a flag is asked for. (`sharded.py` says where.)
 """
 
 from typing import Any, Literal, TypeVar
@@ -52,13 +52,11 @@ from tiledsl import (
     const,
     coordinates,
     f32,
-    fragment,
     i8,
     i32,
     index,
     lane_id,
     load_fragment,
-    minimum,
     persistent,
     ptx,
     rint,
@@ -78,20 +76,19 @@ from tiledsl import (
     warp_id,
     wgmma,
 )
-from tiledsl.dims import H, J, K, L, M, N, P, Q, R
+from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.parts import is_own, leave, shares
 from tiledsl.gemm.peers import (
-    MATH,
     add_sums,
-    await_rows,
     in_first_matrix,
-    keep_sums,
-    send_sums,
-    send_vector,
+    load_gathered,
+    multiply_and_send,
+    of_ranks,
+    send_or_keep,
     shard_count,
     shard_item,
 )
@@ -173,7 +170,7 @@ def finished(
 def store_columns(
     x: Fragment[Any],
     first: index,
-    C: Global[E, Any, M, N],
+    C: Global[E, L, M, N],
     t: Any,
     room: SharedTile[E],
     instance: index,
@@ -198,7 +195,7 @@ def store_columns(
 def store_share(
     x: Fragment[Any],
     first: index,
-    C: Global[E, Any, M, N],
+    C: Global[E, L, M, N],
     t: Any,
     groups: index,
     gather: int,
@@ -222,7 +219,7 @@ def store_share(
 def hopper_fastest(
     A: Global[D, L, M, K],
     B: Global[F, L, K, N],
-    C: Global[E, H, M, N],
+    C: Global[E, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
     bias: Global[f32, Q] | None = None,
@@ -231,6 +228,7 @@ def hopper_fastest(
     scale_a: Global[f32, L, M, KBlocks] | None = None,
     scale_b: Global[f32, L, KBlocks, NBlocks] | None = None,
     own_rows: Global[D, M, K] | None = None,
+    own_sums: Global[E, Literal[1], M, N] | None = None,
     sent: Global[E, L, R, J] | None = None,
     received: Global[E, L, R, J] | None = None,
     signals: Global[u32, L, R] | None = None,
@@ -269,13 +267,12 @@ def hopper_fastest(
     )
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
-    call: Any = None
-    mine: Any = own_rows
     gathers, scatters = RANKS > 0 and own_rows is not None, RANKS > 0 and sent is not None
-    if RANKS and of_call is not None:
-        call = index(minimum(of_call[0], RANKS - 1)), RANKS, of_call[1], of_call[2]
-        first = (call[0], False) if gathers else (call[0] + 1, True)
-        items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, first)
+    call, away = of_ranks(of_call, RANKS), (kept, sent, signals)
+    into: Any = own_sums if scatters else C
+    if RANKS:
+        order = call[0] + (1 if scatters else 0), scatters
+        items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
@@ -292,13 +289,11 @@ def hopper_fastest(
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
     of_b: Any = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
-    later = scatters and INSTANCES == 1
     if apart and warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
-    loading, multiplying = (24, 192) if apart else (24, 240)
-    if SPLIT or GATHER or PLANES or RANKS:
-        loading, multiplying = 40, 232
+    busy = SPLIT or GATHER or PLANES or RANKS
+    loading, multiplying = (24, 192) if apart else (40, 232) if busy else (24, 240)
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -306,17 +301,7 @@ def hopper_fastest(
         place: Any = i32(-1) if gathers else None
         for t in work:
             if gathers:
-                place = await_rows(t, A.shape[1], arrived, call, place)
-                if t.batch == call[0]:
-                    for k in t.k:
-                        with ring.fill() as s:
-                            tma_load(as_stored(mine[t.m, k]), s.a, multicast="" if SPLIT else "n")
-                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
-                else:
-                    for k in t.k:
-                        with ring.fill() as s:
-                            tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
-                            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+                place = load_gathered(ring, t, (A, own_rows, B), width, arrived, call, place)
             for k in t.k if not gathers else ():
                 if apart:
                     with of_a.fill() as s:
@@ -342,9 +327,7 @@ def hopper_fastest(
                             in_order(s.b, to.b, B)
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
-        posted, thread = i32(-1), warp_id() % 8 * 32 + lane_id()
-        vectors: int = BM * BN * C.dtype.bytes // (16 * MATH)
-        steps = cdiv(K, BK)
+        posted: Any = i32(-1) if scatters else None
         for t in work:
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
@@ -352,16 +335,8 @@ def hopper_fastest(
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch, behind)
-                elif later:
-                    on_way = fragment((16 // C.dtype.bytes,), C.dtype)
-                    for part in range(vectors + 2):
-                        for _ in range(part * steps // (vectors + 2), (part + 1) * steps // (vectors + 2)):
-                            with ring.use(in_flight=1) as s:
-                                acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :BN], acc)
-                        if posted >= 0:
-                            to = posted, sent, signals
-                            on_way = send_vector(index(part), vectors, on_way, kept, t.cta, to, thread, call)
-                    posted = i32(-1)
+                elif scatters and INSTANCES == 1:
+                    acc = multiply_and_send(ring, t, (A, B, C), acc, cdiv(K, BK), posted, away, call)
                 else:
                     for _ in t.k:
                         if apart:
@@ -382,12 +357,9 @@ def hopper_fastest(
                         store_share(x, first, C, t, groups, GATHER, sums, found[r.index, :], ending)
                         leave(done, t.number, found[r.index, :], thread_of(x))
                 elif scatters and t.batch != call[0]:
-                    if later and not t.last:
-                        keep_sums(x, kept, t.cta)
-                        posted = i32(t.batch * R + t.slot)
-                    else:
-                        send_sums(x, sent, signals, t, call)
+                    posted = send_or_keep(x, t, INSTANCES, away, call)
                 elif mine:
                     if scatters:
+                        posted = i32(-1)
                         x, t = add_sums(x, received, arrived, t, call), in_first_matrix(t)
-                    store_columns(x, first, C, t, room, r.index, INSTANCES, ending)
+                    store_columns(x, first, into, t, room, r.index, INSTANCES, ending)

@@ -29,26 +29,33 @@ from tiledsl import (
     grid_size,
     i32,
     index,
+    lane_id,
     maximum,
     minimum,
     ptx,
+    tile,
     tile_function,
+    tma_load,
     u32,
     unroll,
+    warp_id,
+    wgmma,
     where,
 )
+from tiledsl.gemm.hopper_tiles import as_stored, matrix
 from tiledsl.gemm.split_k import part_count, part_item, thread_of
 from tiledsl.lang.schedules import unwrapped
 
 __all__ = [
     "add_sums",
-    "await_rows",
     "in_first_matrix",
-    "keep_sums",
-    "send_sums",
-    "send_vector",
+    "load_gathered",
+    "multiply_and_send",
+    "of_ranks",
+    "send_or_keep",
     "shard_count",
     "shard_item",
+    "wait_for",
 ]
 
 AT_ONCE = 8
@@ -155,6 +162,34 @@ def wait_for(arrived: Any, rank: index, place: index, call: Any) -> None:
 
 
 @tile_function
+def of_ranks(of_call: Any, ranks: int) -> Any:
+    """What functions here get as `call`: the rank, how many there are, the number of the call, and how often a flag is
+    asked for before a rank counts as dead."""
+    if not ranks or of_call is None:
+        return None
+    return index(minimum(of_call[0], ranks - 1)), ranks, of_call[1], of_call[2]
+
+
+@tile_function
+def load_gathered(ring: Any, t: Any, operands: Any, width: int, arrived: Any, call: Any, last: i32) -> i32:
+    """Loads an item's operands, when its rows have come. operands: A, with the rows of the other ranks, those of this
+    rank, and B, of whose columns `width` are staged. last, and what is given: as of `await_rows`."""
+    A, own_rows, B = operands
+    place = await_rows(t, A.shape[1], arrived, call, last)
+    if t.batch == call[0]:
+        for k in t.k:
+            with ring.fill() as s:
+                tma_load(as_stored(own_rows[t.m, k]), s.a, multicast="n")
+                tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+    else:
+        for k in t.k:
+            with ring.fill() as s:
+                tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
+                tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+    return place
+
+
+@tile_function
 def await_rows(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
     """Waits, if the item's rows of A are of another rank, until these have come. Gives the place of their flag.
 
@@ -168,6 +203,45 @@ def await_rows(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
         wait_for(arrived, t.batch, part, call)
         ptx.fence_proxy_async("global")
     return place
+
+
+@tile_function
+def multiply_and_send(
+    ring: Any, t: Any, operands: Any, acc: Any, steps: index, posted: i32, away: Any, call: Any
+) -> Any:
+    """The sum of a tile, by `MATH` threads. Meanwhile what they have kept of the item before goes to its rank, a vector
+    of each thread after some steps: so links are busy all the time, and not at the end of each wave of tiles.
+
+    operands: A, B, C. steps: of k. posted: the place of the kept sums' flag, rank * slots + slot, -1 for none. away:
+    `kept`, `sent` and `signals`.
+    """
+    (A, B, C), (kept, sent, signals), (rows, columns) = operands, away, acc.shape
+    wide: int = 16 // C.dtype.bytes
+    vectors: int = rows * columns // (wide * MATH)
+    thread = warp_id() % 8 * 32 + lane_id()
+    on_way = fragment((wide,), C.dtype)
+    for part in range(vectors + 2):
+        for _ in range(part * steps // (vectors + 2), (part + 1) * steps // (vectors + 2)):
+            with ring.use(in_flight=1) as s:
+                acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :columns], acc)
+        if posted >= 0:
+            to = posted, sent, signals
+            on_way = send_vector(index(part), vectors, on_way, kept, t.cta, to, thread, call)
+    return acc
+
+
+@tile_function
+def send_or_keep(x: Fragment[Any], t: Any, instances: int, away: Any, call: Any) -> i32:
+    """Sends the sums of another rank's item, or keeps them until the next item, if there is one: where two instances
+    take turns, one sends while the other multiplies. Gives the place of the flag that is to be set, -1 for none."""
+    kept, sent, signals = away
+    posted = i32(-1)
+    if instances == 1 and not t.last:
+        keep_sums(x, kept, t.cta)
+        posted = i32(t.batch * sent.shape[1] + t.slot)
+    else:
+        send_sums(x, sent, signals, t, call)
+    return posted
 
 
 @tile_function

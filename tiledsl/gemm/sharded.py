@@ -217,7 +217,8 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
     sums, flags = (of.ranks, slots, elements), (of.ranks, slots)
     arrays = {
         "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
-        "C": Place(C, of.out, (1, of.m, of.n), row_major((1, of.m, of.n))),
+        "C": Place(C, of.out, (of.ranks, of.m, of.n), (0, of.n, 1)),
+        "own_sums": Place(C, of.out, (1, of.m, of.n), row_major((1, of.m, of.n))),
         "sent": Place(SENT, of.out, sums, (between // size, elements, 1), start + of.rank * each * size),
         "received": Place(SEGMENTS, of.out, sums, (each, elements, 1), own + start),
         "kept": Place(SEGMENTS, of.out, (of.processors, elements), (elements, 1), own + layout.kept),
