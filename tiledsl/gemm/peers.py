@@ -86,9 +86,10 @@ def shard_item(
     groups: Any,
     first: Any,
 ) -> Any:
-    """As `part_item`, but the shards come from number `first` on in turn, of which the last two may be mixed. slot: as
-    `number`, within its shard. cta: which of the grid has it.
-    last: it has no more."""
+    """As `part_item`, but the shards come from one on in turn. first: which one, and whether the last two are mixed.
+
+    slot: as `number`, within its shard. cta: which of the grid has the item. last: it has no more.
+    """
     start, mixed = first
     each = part_count(place, m, n, k, sizes, band, 1, parts, groups)
     shard, number = i // each, i % each
