@@ -82,7 +82,7 @@ def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
     ranks = EmulatedRanks(ranks_)
     for seed in range(3):
         call, expected = product(ranks, seed)
-        run_ranks(call.launches, seed=seed)
+        run_ranks(call.launches)
         _require_equal(call, expected)
 
 
