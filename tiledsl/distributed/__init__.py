@@ -14,7 +14,7 @@ needs, tile by tile (`calls.py`; how it does is in `tiledsl/gemm/peers.py`, and 
 
 All ranks of a group make the same calls in the same order, with arrays of the same shapes. What is new to a rank is
 compared first, on the hosts. A rank that does not come ends the others, with an error that names it, after
-TILEDSL_PEER_TIMEOUT seconds (300), or when NCCL's watchdog says so.
+TILEDSL_PEER_TIMEOUT seconds (600), or when NCCL's watchdog says so.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Called(NamedTuple):
 
 
 def _timeout() -> float:
-    text = os.environ.get("TILEDSL_PEER_TIMEOUT", "300")
+    text = os.environ.get("TILEDSL_PEER_TIMEOUT", "600")
     try:
         return min(max(float(text), 0.0), LONGEST)
     except ValueError:
