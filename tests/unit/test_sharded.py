@@ -11,7 +11,7 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
 from tiledsl import Fragment, barrier, i32, index, maximum, tile_function
-from tiledsl.errors import EmulatorError, HazardError
+from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.gemm import all_reduce as of_sums
 from tiledsl.gemm import gemm, peers
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
@@ -122,6 +122,23 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         call, _ = product(EmulatedRanks(2))
         with pytest.raises(EmulatorError, match="rank 1 of the group did not come to this product in time"):
             run_ranks([launch for launch in call.launches if launch.rank == 0])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        ([(64, 72)], [(72, 64)] * 2, "there are 1 A and 2 B for 2 ranks"),
+        ([(64, 72), (128, 72)], [(72, 64)] * 2, "of rank 0"),
+        ([(64, 72)] * 2, [(64, 64)] * 2, r"A is \(64, 72\) and B \(64, 64\)"),
+        ([(64, 60)] * 2, [(60, 64)] * 2, "K a multiple of 8"),
+        ([(64, 72)] * 2, [(72, 8192)] * 2, "the product needs .* bytes of a half"),
+    ],
+)
+def test_what_does_not_fit_is_refused(a: Any, b: Any, text: str) -> None:
+    As, Bs = ([np.zeros(shape, bfloat16) for shape in shapes] for shapes in (a, b))
+    for product in (EmulatedRanks(2, 1 << 12).all_gather_gemm, EmulatedRanks(2, 1 << 12).gemm_reduce_scatter):
+        with pytest.raises(KernelArgumentError, match=text):
+            product(As, Bs)
 
 
 # -- what orders ranks -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from tiledsl.gemm.sharded import (
 from tiledsl.gemm.steps import Place, Step
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ranks import OnRank
+from tiledsl.signatures.specialize import argument_error
 
 __all__ = ["Call", "EmulatedRanks", "send_rows"]
 
@@ -53,6 +54,29 @@ def send_rows(X: Global[D, M, K], to: Global[D, M, K], flags: Global[u32, R], of
             flags.atomic_store(part, of_call[1], order="release", scope="sys")
 
 
+class _Called(NamedTuple):
+    name: str
+
+
+RANKS = _Called("EmulatedRanks")
+"""What errors name."""
+
+
+def _require_shapes(ranks: int, As: Sequence[Any], Bs: Sequence[Any], scatters: bool) -> None:
+    """Raises KernelArgumentError."""
+    rows = f"ranks * m, of {ranks} ranks" if scatters else "m"
+    fix = f"pass an A [{rows}, K] and a B [K, N] of one shape and dtype for each rank, K a multiple of 8"
+    if len(As) != ranks or len(Bs) != ranks:
+        raise argument_error(RANKS, f"there are {len(As)} A and {len(Bs)} B for {ranks} ranks", fix)
+    for X, first, name in [(A, As[0], "A") for A in As] + [(B, Bs[0], "B") for B in Bs]:
+        if X.ndim != 2 or X.shape != first.shape or X.dtype != As[0].dtype:
+            message = f"{name} of a rank is {X.dtype} {X.shape}, and of rank 0 {As[0].dtype} {first.shape}"
+            raise argument_error(RANKS, message, fix, code="C803")
+    (m, k), (depth, _) = As[0].shape, Bs[0].shape
+    if k != depth or k % 8 or (scatters and m % ranks):
+        raise argument_error(RANKS, f"A is {As[0].shape} and B {Bs[0].shape}", fix, code="C803")
+
+
 class Call(NamedTuple):
     """`launches` of all ranks, for `run_ranks` or `check_ranks`, and the result of each, which these write."""
 
@@ -70,7 +94,7 @@ class EmulatedRanks:
 
     def all_gather_gemm(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
         """As of `tiledsl.distributed`: A [m, K] and B [K, N] of each rank. K is a multiple of 8. consts: of
-        `hopper_fastest`, in place of those that are chosen."""
+        `hopper_fastest`, in place of those that are chosen. Raises KernelArgumentError."""
         return self._product(As, Bs, As[0].shape[0], epilogue, consts, scatters=False)
 
     def gemm_reduce_scatter(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
@@ -88,6 +112,7 @@ class EmulatedRanks:
     def _product(
         self, As: Sequence[Any], Bs: Sequence[Any], m: int, epilogue: Any, consts: Mapping[str, Any], *, scatters: bool
     ) -> Call:
+        _require_shapes(self.layout.ranks, As, Bs, scatters)
         self.calls += 1
         ranks, launches, results = self.layout.ranks, list[OnRank](), list[NDArray[Any]]()
         for rank, (A, B) in enumerate(zip(As, Bs, strict=True)):
@@ -95,7 +120,9 @@ class EmulatedRanks:
             dtype, strides = dtype_named(A.dtype), (B.strides[0] // B.itemsize, B.strides[1] // B.itemsize)
             of = Sharded(rank, ranks, m, n, k, dtype, dtype, strides, epilogue=epilogue)
             chosen = {**consts_of(of), **consts}
-            assert room_of(of, chosen, scatters) <= self.layout.room, "pass more room"
+            if room_of(of, chosen, scatters) > self.layout.room:
+                message = f"the product needs {room_of(of, chosen, scatters)} bytes of a half of {self.layout.room}"
+                raise argument_error(RANKS, message, "pass as many as room")
             sends, step = (scattered if scatters else gathered)(of, chosen, self.layout, self.calls % 2)
             C = np.zeros((m if scatters else ranks * m, n), A.dtype)
             given = {"B": np.broadcast_to(B, (ranks, k, n))}
