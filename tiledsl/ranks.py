@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import Loc, short_traceback
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime.dispatch import Arguments
-from tiledsl.signatures.specialize import argument_error
+from tiledsl.signatures.specialize import Called, argument_error
 from tiledsl.verdict import Asked, CheckResult, checked, written_arrays
 
 if TYPE_CHECKING:
@@ -72,13 +72,6 @@ def check_ranks(
     return checked(together, _asked("check_ranks", names, seed, seeds, raises, checks, without, baseline))
 
 
-@dataclass(frozen=True)
-class _Called:
-    """The function here that was called, for messages."""
-
-    name: str
-
-
 def _asked(
     called: str,
     kernels: Iterable[str] = (),
@@ -89,7 +82,7 @@ def _asked(
     without: Any = (),
     baseline: Any = None,
 ) -> Asked:
-    return Asked.of(_Called(called), [*kernels], (), seed, seeds, raises, checks, without, baseline, None, ())
+    return Asked.of(Called(called), [*kernels], (), seed, seeds, raises, checks, without, baseline, None, ())
 
 
 class _Together:
@@ -128,15 +121,15 @@ def _require_launches(called: str, launches: Any) -> list[OnRank]:
     """Raises KernelArgumentError."""
     fix = "pass a list of OnRank(rank, kernel, args, consts)"
     if not isinstance(launches, Iterable) or isinstance(launches, (str, bytes, Mapping)):
-        raise argument_error(_Called(called), f"launches is a {type(launches).__name__}", fix)  # pyright: ignore[reportUnknownArgumentType]
+        raise argument_error(Called(called), f"launches is a {type(launches).__name__}", fix)  # pyright: ignore[reportUnknownArgumentType]
     given: list[Any] = [*launches]  # pyright: ignore[reportUnknownArgumentType]
     if not given:
-        raise argument_error(_Called(called), "there are no launches", fix)
+        raise argument_error(Called(called), "there are no launches", fix)
     for number, launch in enumerate(given):
         if not isinstance(launch, OnRank):
-            raise argument_error(_Called(called), f"launch {number} is a {type(launch).__name__}", fix)
+            raise argument_error(Called(called), f"launch {number} is a {type(launch).__name__}", fix)
         for problem, what in _problems(launch):
-            raise argument_error(_Called(called), f"of launch {number} {problem}", what)
+            raise argument_error(Called(called), f"of launch {number} {problem}", what)
     return given
 
 

@@ -220,7 +220,7 @@ def test_flags_are_set_behind_all_sums_for_other_gpus(damage: Any, text: str, mo
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_parts_of_segments_are_apart(rank: int) -> None:
     """What ranks send, in either half, and the flags of it, are bytes of nobody else."""
-    of = Sharded(rank, 3, 130, 520, 72, BF16, BF16, (1, 72))
+    of = Sharded(rank, 3, 130, 520, 72, BF16, (1, 72))
     layout = Layout(3, 1 << 20, Layout(3, 1 << 20).bytes + 512)
     consts = consts_of(of)
     for plan in (gathered, scattered):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from operator import add
 from typing import Any
 
 from tiledsl.distributed import by_nccl
-from tiledsl.distributed.memory import Called, Ranks, dist, ranks_of, torch
+from tiledsl.distributed.memory import Ranks, dist, ranks_of, torch
 from tiledsl.errors import DeviceError, short_traceback
 from tiledsl.gemm import gemm
 from tiledsl.gemm.epilogue import add_bias, plain
-from tiledsl.gemm.prepared import Launch, launch_of
+from tiledsl.gemm.pad import padded
+from tiledsl.gemm.plan import ALIGNED
+from tiledsl.gemm.prepared import Launch, launch_of, run_launch
 from tiledsl.gemm.sharded import SMALL, SOMEWHERE, Copy, Sharded, consts_of, gathered, reduced, room_of, scattered
 from tiledsl.ir.types import BF16, F16, DType
-from tiledsl.lang import cdiv
-from tiledsl.signatures.specialize import argument_error
+from tiledsl.signatures.specialize import Called, argument_error
 
 __all__ = ["all_gather_gemm", "gemm_all_reduce", "gemm_reduce_scatter"]
 
@@ -22,10 +22,7 @@ DTYPES: dict[Any, DType] = {torch.bfloat16: BF16, torch.float16: F16}
 """What the overlapped kernels multiply."""
 FEW = 64
 """Rows of a shard, columns, and k, under which NCCL sends."""
-ALIGNED = 16
 GATHER, SCATTER, REDUCE = Called("all_gather_gemm"), Called("gemm_reduce_scatter"), Called("gemm_all_reduce")
-
-
 _capturing, _raw_stream = torch._C._cuda_isCurrentStreamCapturing, torch._C._cuda_getCurrentRawStream
 
 
@@ -72,7 +69,7 @@ def gemm_all_reduce(A: Any, B: Any, group: Any) -> Any:
             ranks.captured = True
         else:
             ranks.put_behind(stream)
-        _launch(known, stream, (0, 0, sums.data_ptr(), 0, ranks.told.data_ptr(), base, base, base))
+        run_launch(known, stream, (0, 0, sums.data_ptr(), 0, ranks.told.data_ptr(), base, base, base))
     elif ranks.count > 1:
         dist.all_reduce(sums, group=ranks.group)
     return sums
@@ -114,7 +111,7 @@ class Overlapped:
         self.call, self.ranks, self.copied = call, ranks, (A is not _in_rows(A), B is not right)
         (k, n), ending = B.shape, None if epilogue is plain and bias is None else ending
         of = Sharded(
-            ranks.rank, ranks.count, m, n, k, dtype, dtype, right.stride(), bias is not None, ending, ranks.processors
+            ranks.rank, ranks.count, m, n, k, dtype, right.stride(), bias is not None, ending, ranks.processors
         )
         consts, plan = consts_of(of), gathered if call is GATHER else scattered
         layout = ranks.require(room_of(of, consts, call is not GATHER)).layout
@@ -139,7 +136,7 @@ class Overlapped:
         if copies:
             ranks.send(stream, at, copies)
         at_bias = 0 if bias is None else bias.contiguous().data_ptr()
-        _launch(launch, stream, (at, right.data_ptr(), C.data_ptr(), at_bias, told, base, base, base))
+        run_launch(launch, stream, (at, right.data_ptr(), C.data_ptr(), at_bias, told, base, base, base))
         if copies:
             ranks.join(stream)
         if rows_to is not None and segments.own is not None:
@@ -154,36 +151,22 @@ class Overlapped:
             every[rank].copy_(A if rank == ranks.rank else rows[rank, :, :k])
 
 
-def _launch(launch: Launch, stream: int, addresses: tuple[int, ...]) -> None:
-    plan, pick, offsets, scaled, rest = launch
-    pointers = pick(addresses)
-    if offsets is not None:
-        pointers = tuple(map(add, pointers, offsets))
-    fits = plan.run(stream, pointers, (1.0, 0.0, *rest) if scaled else rest)
-    assert fits, "alpha is 1, beta is 0"
-
-
 def _in_rows(A: Any) -> Any:
     """A, or a copy, in rows as the segments have them."""
     m, k = A.shape
-    wide = _aligned(k, A)
+    wide = padded(k, A.element_size())
     return A if A.stride() == (wide, 1) and A.data_ptr() % ALIGNED == 0 else A.new_empty(m, wide)[:, :k].copy_(A)
 
 
 def _readable(B: Any) -> Any:
     """B, or a copy along k, as TMA can read it."""
     (k, n), read = B.shape, _by_tma(B)
-    return B if read else B.new_empty(n, _aligned(k, B))[:, :k].copy_(B.T).T
+    return B if read else B.new_empty(n, padded(k, B.element_size()))[:, :k].copy_(B.T).T
 
 
 def _by_tma(B: Any) -> bool:
     size, (down, across) = B.element_size(), B.stride()
     return min(down, across) == 1 and max(down, across) * size % ALIGNED == 0 and B.data_ptr() % ALIGNED == 0
-
-
-def _aligned(extent: int, X: Any) -> int:
-    size: int = X.element_size()
-    return cdiv(extent * size, ALIGNED) * ALIGNED // size
 
 
 def _check(call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any) -> None:

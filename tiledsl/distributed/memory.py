@@ -11,15 +11,15 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiledsl.arch import TARGETS
 from tiledsl.errors import DeviceError
 from tiledsl.gemm.sharded import Copy, Layout
 from tiledsl.runtime.driver import driver
-from tiledsl.signatures.specialize import argument_error
+from tiledsl.signatures.specialize import Called, argument_error
 
-__all__ = ["Called", "Ranks", "dist", "ranks_of", "release", "torch"]
+__all__ = ["Ranks", "dist", "ranks_of", "release", "torch"]
 
 try:
     # Not import statements: torch is no dependency, and a type checker need not have it.
@@ -36,12 +36,6 @@ CALLS = 4096
 """Rows of the table that tells kernels the number of their call."""
 WORDS, MASK = 3, 0xFFFFFFFF
 """Of a row; of a word."""
-
-
-class Called(NamedTuple):
-    """A function, for messages."""
-
-    name: str
 
 
 def _timeout() -> float:

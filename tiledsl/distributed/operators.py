@@ -31,8 +31,7 @@ def all_gather_gemm(A: Any, B: Any, bias: Any = None, epilogue: Any = plain, *, 
 
     Raises KernelArgumentError, DeviceError.
     """
-    if is_direct(A, B, bias) or epilogue is not plain:
-        _require_no_gradient(calls.GATHER, A, B, bias)
+    if _without_operator(calls.GATHER, A, B, bias, epilogue):
         return calls.all_gather_gemm(A, B, bias, epilogue, group)
     return _OPS.all_gather_gemm(A, B, bias, _name(group), False)[0]
 
@@ -46,8 +45,7 @@ def gemm_reduce_scatter(A: Any, B: Any, bias: Any = None, epilogue: Any = plain,
 
     Raises KernelArgumentError, DeviceError.
     """
-    if is_direct(A, B, bias) or epilogue is not plain:
-        _require_no_gradient(calls.SCATTER, A, B, bias)
+    if _without_operator(calls.SCATTER, A, B, bias, epilogue):
         return calls.gemm_reduce_scatter(A, B, bias, epilogue, group)
     return _OPS.gemm_reduce_scatter(A, B, bias, _name(group))
 
@@ -66,10 +64,14 @@ def gemm_all_reduce(A: Any, B: Any, *, group: Any = None) -> Any:
     return _OPS.gemm_all_reduce(A, B, _name(group))
 
 
-def _require_no_gradient(call: Any, A: Any, B: Any, bias: Any) -> None:
+def _without_operator(call: Any, A: Any, B: Any, bias: Any, epilogue: Any) -> bool:
+    """Operators have no epilogue function, and this no gradient: an error where one is required."""
+    if epilogue is plain:
+        return is_direct(A, B, bias)
     if torch.is_grad_enabled() and any(X is not None and X.requires_grad for X in (A, B, bias)):
         fix = "apply the function to the result, or call it under torch.no_grad()"
         raise argument_error(call, "an epilogue function has no gradient, and a tensor requires one", fix)
+    return True
 
 
 def _name(group: Any) -> str:
@@ -123,10 +125,10 @@ def _fake_reduce(A: Any, B: Any, group: str) -> Any:
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    A, B, bias, ctx.group, *_ = inputs if len(inputs) > 3 else (*inputs[:2], None, inputs[2])
+    A, B, *rest = inputs
     of_a, of_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(A if of_b else None, B if of_a else None)
-    ctx.has_bias = bias is not None
+    ctx.group = next(each for each in rest if isinstance(each, str))
 
 
 def _of_gather(ctx: Any, grad: Any, _: Any) -> tuple[Any, ...]:
@@ -138,18 +140,19 @@ def _of_gather(ctx: Any, grad: Any, _: Any) -> tuple[Any, ...]:
         a = _OPS.gemm_reduce_scatter(grad.contiguous(), B.mT, None, ctx.group)
     if every is not None:
         b = gemm(every.mT, grad)
-    return a, b, _of_bias(ctx, grad, 2), None, None
+    return a, b, _of_bias(ctx, grad), None, None
 
 
 def _of_scatter(ctx: Any, grad: Any) -> tuple[Any, ...]:
     (A, B), a, b = ctx.saved_tensors, None, None
     X = B.mT if B is not None else grad.new_empty((grad.shape[1], 0))
-    product, every = _OPS.all_gather_gemm(grad.contiguous(), X, None, ctx.group, A is not None or ctx.has_bias)
+    rows = A is not None or ctx.needs_input_grad[2]
+    product, every = _OPS.all_gather_gemm(grad.contiguous(), X, None, ctx.group, rows)
     if B is not None:
         a = product
     if A is not None:
         b = gemm(A.mT, every)
-    return a, b, _of_bias(ctx, every, 2), None
+    return a, b, _of_bias(ctx, every), None
 
 
 def _of_reduce(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -157,9 +160,9 @@ def _of_reduce(ctx: Any, grad: Any) -> tuple[Any, ...]:
     return None if B is None else gemm(grad, B.mT), None if A is None else gemm(A.mT, grad), None
 
 
-def _of_bias(ctx: Any, grad: Any, number: int) -> Any:
+def _of_bias(ctx: Any, grad: Any) -> Any:
     """Summed over the rows of all ranks."""
-    return grad.sum(0, dtype=torch.float32) if ctx.needs_input_grad[number] else None
+    return grad.sum(0, dtype=torch.float32) if ctx.needs_input_grad[2] else None
 
 
 _FUNCTIONS = (

@@ -10,6 +10,7 @@ columns, and scatters the rows of the sum. So a block of one of each begins and 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from tiledsl.distributed.memory import torch
@@ -24,9 +25,10 @@ _experimental: Any = importlib.import_module("torch.distributed.tensor.experimen
 
 
 class _Linear(_parallel.ParallelStyle):
-    """axis: of the weight [out, in], along which it is sharded."""
+    """axis: of the weight [out, in], along which it is sharded. product: of rows, the weight's shard and the bias."""
 
     axis: int
+    product: Callable[..., Any]
 
     def _apply(self, module: Any, device_mesh: Any) -> Any:
         if not isinstance(module, torch.nn.Linear):
@@ -50,26 +52,17 @@ class _Linear(_parallel.ParallelStyle):
         module.forward = forward
         return module
 
-    def product(self, rows: Any, B: Any, bias: Any, *, group: Any) -> Any:
-        raise NotImplementedError
-
 
 class ColumnParallel(_Linear):
     """A linear layer whose outputs are sharded: [rows / ranks, in] to [rows, out / ranks], by `all_gather_gemm`."""
 
-    axis = 0
-
-    def product(self, rows: Any, B: Any, bias: Any, *, group: Any) -> Any:
-        return all_gather_gemm(rows, B, bias, group=group)
+    axis, product = 0, staticmethod(all_gather_gemm)
 
 
 class RowParallel(_Linear):
     """One whose inputs are sharded: [rows, in / ranks] to [rows / ranks, out], by `gemm_reduce_scatter`."""
 
-    axis = 1
-
-    def product(self, rows: Any, B: Any, bias: Any, *, group: Any) -> Any:
-        return gemm_reduce_scatter(rows, B, bias, group=group)
+    axis, product = 1, staticmethod(gemm_reduce_scatter)
 
 
 @_experimental.register_sharding(torch.ops.tiledsl.gemm.default)
@@ -78,14 +71,17 @@ def _shardings_of_gemm(A: Any, B: Any, bias: Any = None, **settings: Any) -> lis
     whole, partial = _tensor.Replicate(), _tensor.Partial()
     matrix = len(A.shape) - 2
     rows, columns = _tensor.Shard(matrix), _tensor.Shard(matrix + 1)
+
+    def given(of_a: Any, of_b: Any, of_bias: Any) -> list[Any]:
+        return [of_a, of_b, None if bias is None else of_bias]
+
     found = [
-        ([whole], [whole, whole, whole]),
-        ([rows], [rows, whole, whole]),
-        ([columns], [whole, columns, _tensor.Shard(0)]),
+        ([whole], given(whole, whole, whole)),
+        ([rows], given(rows, whole, whole)),
+        ([columns], given(whole, columns, _tensor.Shard(0))),
     ]
     if bias is None:  # else each rank would add it
-        found.append(([partial], [columns, rows, None]))
+        found.append(([partial], given(columns, rows, None)))
     if len(A.shape) == 3 and len(B.shape) == 3 and A.shape[0] == B.shape[0]:
-        found.append(([_tensor.Shard(0)], [_tensor.Shard(0), _tensor.Shard(0), whole]))
-    names = 2 if bias is None else 3
-    return [(results, [*given[:names], *([None] if bias is None else [])]) for results, given in found]
+        found.append(([_tensor.Shard(0)], given(_tensor.Shard(0), _tensor.Shard(0), whole)))
+    return found

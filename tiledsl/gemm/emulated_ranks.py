@@ -29,7 +29,7 @@ from tiledsl.gemm.sharded import (
 from tiledsl.gemm.steps import Place, Step
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ranks import OnRank
-from tiledsl.signatures.specialize import argument_error
+from tiledsl.signatures.specialize import Called, argument_error
 
 __all__ = ["Call", "EmulatedRanks", "send_rows"]
 
@@ -54,11 +54,7 @@ def send_rows(X: Global[D, M, K], to: Global[D, M, K], flags: Global[u32, R], of
             flags.atomic_store(part, of_call[1], order="release", scope="sys")
 
 
-class _Called(NamedTuple):
-    name: str
-
-
-RANKS = _Called("EmulatedRanks")
+RANKS = Called("EmulatedRanks")
 """What errors name."""
 
 
@@ -95,11 +91,11 @@ class EmulatedRanks:
     def all_gather_gemm(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
         """As of `tiledsl.distributed`: A [m, K] and B [K, N] of each rank. K is a multiple of 8. consts: of
         `hopper_fastest`, in place of those that are chosen. Raises KernelArgumentError."""
-        return self._product(As, Bs, As[0].shape[0], epilogue, consts, scatters=False)
+        return self._product(As, Bs, epilogue, consts, scatters=False)
 
     def gemm_reduce_scatter(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
         """A [ranks * m, K] and B [K, N] of each rank; else as `all_gather_gemm`."""
-        return self._product(As, Bs, As[0].shape[0] // self.layout.ranks, epilogue, consts, scatters=True)
+        return self._product(As, Bs, epilogue, consts, scatters=True)
 
     def all_reduce(self, Xs: Sequence[Any], **consts: Any) -> Call:
         """Each X becomes the sum of all; vectors of whole 16 bytes. It counts its calls itself."""
@@ -110,15 +106,16 @@ class EmulatedRanks:
         return Call(launches, [*Xs])
 
     def _product(
-        self, As: Sequence[Any], Bs: Sequence[Any], m: int, epilogue: Any, consts: Mapping[str, Any], *, scatters: bool
+        self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any, consts: Mapping[str, Any], *, scatters: bool
     ) -> Call:
         _require_shapes(self.layout.ranks, As, Bs, scatters)
         self.calls += 1
         ranks, launches, results = self.layout.ranks, list[OnRank](), list[NDArray[Any]]()
+        m = As[0].shape[0] // (ranks if scatters else 1)
         for rank, (A, B) in enumerate(zip(As, Bs, strict=True)):
             k, n = B.shape
             dtype, strides = dtype_named(A.dtype), (B.strides[0] // B.itemsize, B.strides[1] // B.itemsize)
-            of = Sharded(rank, ranks, m, n, k, dtype, dtype, strides, epilogue=epilogue)
+            of = Sharded(rank, ranks, m, n, k, dtype, strides, epilogue=epilogue)
             chosen = {**consts_of(of), **consts}
             if room_of(of, chosen, scatters) > self.layout.room:
                 message = f"the product needs {room_of(of, chosen, scatters)} bytes of a half of {self.layout.room}"

@@ -19,7 +19,7 @@ from tiledsl.gemm.operands import new_array
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
 from tiledsl.runtime.arrays import describe
-from tiledsl.signatures.specialize import ArrayInfo, argument_error
+from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
 
 __all__ = ["Int4Weights", "choose_int4", "int4_gemm", "pack_int4"]
 
@@ -28,11 +28,7 @@ GROUPS = (32, 64, 128)
 FLOATS = ("bf16", "f16", "f32")
 
 
-class _Function(NamedTuple):
-    name: str
-
-
-PACK, GEMM = _Function("pack_int4"), _Function("int4_gemm")
+PACK, GEMM = Called("pack_int4"), Called("int4_gemm")
 """What errors name."""
 
 

@@ -19,7 +19,7 @@ from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
-from tiledsl.signatures.specialize import ArrayInfo, argument_error
+from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
 
 __all__ = [
     "GEMM",
@@ -37,11 +37,7 @@ LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 
 
-class _Function(NamedTuple):
-    name: str
-
-
-GEMM = _Function("gemm")
+GEMM = Called("gemm")
 """What errors name."""
 
 

@@ -16,7 +16,7 @@ from tiledsl.ir.types import I32
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
-__all__ = ["Launch", "Prepared", "launch_of", "planned", "prepare"]
+__all__ = ["Launch", "Prepared", "launch_of", "planned", "prepare", "run_launch"]
 
 Launch = tuple[LaunchPlan, Callable[[tuple[int, ...]], tuple[int, ...]], list[int] | None, bool, tuple[Any, ...]]
 """The plan; what picks its addresses from those of all memories; offsets from them, or None; whether it takes alpha and
@@ -66,12 +66,7 @@ class Prepared:
             return self._run_all(stream, addresses + memory, alpha, beta, apart)
 
     def _run_all(self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, apart: bool) -> bool:
-        for launch, pick, offsets, scaled, rest in self._launches:
-            pointers = pick(addresses) if offsets is None else tuple(map(add, pick(addresses), offsets))
-            scalars = (alpha, beta, *rest) if scaled else rest
-            if not (launch.run_apart if apart else launch.run)(stream, pointers, scalars):
-                return False
-        return True
+        return all(run_launch(launch, stream, addresses, alpha, beta, apart) for launch in self._launches)
 
     def _of_graph(self, tensor: Any, stream: int) -> tuple[tuple[int, int], Any]:
         """Addresses of memory of the graph that torch captures on its current stream, and what keeps it until it is
@@ -95,6 +90,16 @@ class Prepared:
             own = workspace_of(self.device, stream)
             with own.lock:
                 own.require(self._room, self._zeros)
+
+
+def run_launch(
+    of: Launch, stream: int, addresses: tuple[int, ...], alpha: float = 1.0, beta: float = 0.0, apart: bool = False
+) -> bool:
+    """Launch it where the memories have these addresses. apart, and the result: as of `Prepared.run`."""
+    launch, pick, offsets, scaled, rest = of
+    pointers = pick(addresses) if offsets is None else tuple(map(add, pick(addresses), offsets))
+    scalars = (alpha, beta, *rest) if scaled else rest
+    return (launch.run_apart if apart else launch.run)(stream, pointers, scalars)
 
 
 def launch_of(step: Step, addresses: Sequence[int], device: int) -> Launch:

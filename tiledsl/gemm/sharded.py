@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tiledsl.gemm.all_reduce import BLOCKS, BYTES, all_reduce
 from tiledsl.gemm.choice import best
+from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.pad import padded
 from tiledsl.gemm.plan import Problem, by_variant, choice_of
 from tiledsl.gemm.steps import Place, Step
@@ -104,7 +105,7 @@ class Layout:
 class Sharded:
     """A product of `ranks` shards of m rows each, of which this is number `rank`: m x k times k x n, k of each rank.
 
-    b: strides of B, in elements. c: of C; bias, epilogue: as of `gemm`.
+    dtype: of A, B and C. b: strides of B, in elements. bias, epilogue: as of `gemm`.
     """
 
     rank: int
@@ -113,7 +114,6 @@ class Sharded:
     n: int
     k: int
     dtype: DType
-    out: DType
     b: tuple[int, int]
     bias: bool = False
     epilogue: Any = None
@@ -169,14 +169,14 @@ def room_of(of: Sharded, consts: dict[str, Any], scatters: bool) -> int:
     if not scatters:
         return of.ranks * of.m * row_bytes(of)
     slots, elements = _slots(of, consts)
-    return of.ranks * slots * elements * of.out.bytes
+    return of.ranks * slots * elements * of.dtype.bytes
 
 
 def consts_of(of: Sharded) -> dict[str, Any]:
     """The consts of `hopper_fastest`: what suits a batch of the shards, whose k is not split, as they are."""
     problem = Problem(
-        of.ranks, of.m, of.n, of.k, of.dtype.name, of.out.name, unit_b=1 if of.b[0] == 1 else 2,
-        tma_c=of.n * of.out.bytes % 16 == 0, epilogue=True, processors=of.processors,
+        of.ranks, of.m, of.n, of.k, of.dtype.name, of.dtype.name, unit_b=1 if of.b[0] == 1 else 2,
+        tma_c=of.n * of.dtype.bytes % 16 == 0, epilogue=True, processors=of.processors,
         batch_invariant=True,
     )  # fmt: skip
     *options, _ = choice_of(problem)
@@ -200,7 +200,7 @@ def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> 
     own, strides = of.rank * layout.pitch, (of.m * pitch // size, pitch // size, 1)
     arrays = {
         "A": Place(SEGMENTS, of.dtype, (of.ranks, of.m, of.k), strides, own + start),
-        "C": Place(C, of.out, (of.ranks, of.m, of.n), row_major((of.ranks, of.m, of.n))),
+        "C": Place(C, of.dtype, (of.ranks, of.m, of.n), row_major((of.ranks, of.m, of.n))),
         "own_rows": Place(A, of.dtype, (of.m, of.k), strides[1:]),
         "arrived": Place(SEGMENTS, U32, (of.ranks, parts), (parts, 1), own + arrived),
     }
@@ -210,18 +210,18 @@ def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> 
 def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
     """C = the shard of this rank, [m, n], of the sum of A B over all ranks, each with its A [ranks, m, k] and B."""
     slots, elements = _slots(of, consts)
-    assert of.ranks * slots <= FLAGS and of.processors <= MOST_PROCESSORS and elements * of.out.bytes <= LARGEST
-    pitch, each = padded(of.k, of.dtype.bytes), slots * elements
+    assert of.ranks * slots <= FLAGS and of.processors <= MOST_PROCESSORS and elements * of.dtype.bytes <= LARGEST
+    pitch, each = row_bytes(of) // of.dtype.bytes, slots * elements
     start, arrived = layout.slots(half), layout.arrived(half)
-    own, between, size = of.rank * layout.pitch, layout.pitch, of.out.bytes
+    own, between, size = of.rank * layout.pitch, layout.pitch, of.dtype.bytes
     sums, flags = (of.ranks, slots, elements), (of.ranks, slots)
     arrays = {
         "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
-        "C": Place(C, of.out, (of.ranks, of.m, of.n), (0, of.n, 1)),
-        "own_sums": Place(C, of.out, (1, of.m, of.n), row_major((1, of.m, of.n))),
-        "sent": Place(SENT, of.out, sums, (between // size, elements, 1), start + of.rank * each * size),
-        "received": Place(SEGMENTS, of.out, sums, (each, elements, 1), own + start),
-        "kept": Place(SEGMENTS, of.out, (of.processors, elements), (elements, 1), own + layout.kept),
+        "C": Place(C, of.dtype, (of.ranks, of.m, of.n), (0, of.n, 1)),
+        "own_sums": Place(C, of.dtype, (1, of.m, of.n), row_major((1, of.m, of.n))),
+        "sent": Place(SENT, of.dtype, sums, (between // size, elements, 1), start + of.rank * each * size),
+        "received": Place(SEGMENTS, of.dtype, sums, (each, elements, 1), own + start),
+        "kept": Place(SEGMENTS, of.dtype, (of.processors, elements), (elements, 1), own + layout.kept),
         "signals": Place(SIGNALS, U32, flags, (between // U32.bytes, 1), arrived + of.rank * slots * U32.bytes),
         "arrived": Place(SEGMENTS, U32, flags, (slots, 1), own + arrived),
     }
@@ -229,8 +229,6 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
 
 
 def _step(of: Sharded, arrays: dict[str, Place], consts: dict[str, Any]) -> Step:
-    from tiledsl.gemm.hopper import hopper_fastest
-
     arrays["B"] = Place(B, of.dtype, (of.ranks, of.k, of.n), (0, *of.b))
     arrays["of_call"] = Place(CALL, U32, (3,), (1,))
     if of.bias:

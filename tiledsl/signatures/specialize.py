@@ -8,7 +8,7 @@ import struct
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Mapping, Protocol, get_args, get_origin
+from typing import Any, Literal, Mapping, NamedTuple, Protocol, get_args, get_origin
 
 from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.ir.abi import INDEX32_LIMIT
@@ -116,6 +116,12 @@ class Named(Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+class Called(NamedTuple):
+    """A function that is `Named`, and nothing more."""
+
+    name: str
 
 
 def argument_error(signature: Named, message: str, fix: str = "", *, code: str = "C801") -> KernelArgumentError:
