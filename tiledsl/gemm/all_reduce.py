@@ -28,15 +28,13 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import L, N, Q, R
-from tiledsl.gemm.peers import wait_for
+from tiledsl.gemm.peers import BYTES, wait_for
 
 __all__ = ["BLOCKS", "all_reduce"]
 
 E = TypeVar("E", bound=Scalar)
 BLOCKS = 64
 """Of every call, whatever its size, since each block counts its calls. All of them run at the same time."""
-BYTES = 16
-"""Of a vector of a thread."""
 
 
 @tile_kernel

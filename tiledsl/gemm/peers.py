@@ -47,6 +47,7 @@ from tiledsl.gemm.split_k import part_count, part_item, thread_of
 from tiledsl.lang.schedules import unwrapped
 
 __all__ = [
+    "BYTES",
     "add_sums",
     "in_first_matrix",
     "load_gathered",
@@ -58,6 +59,8 @@ __all__ = [
     "wait_for",
 ]
 
+BYTES = 16
+"""Of a vector of a thread."""
 AT_ONCE = 8
 """Vectors that a thread loads before it adds the first."""
 MATH = 256
@@ -172,21 +175,24 @@ def of_ranks(of_call: Any, ranks: int) -> Any:
 
 
 @tile_function
+def load_steps(ring: Any, t: Any, rows: Any, B: Any, width: int) -> None:
+    """Loads an item's operands, of these rows of A."""
+    for k in t.k:
+        with ring.fill() as s:
+            tma_load(as_stored(rows[t.m, k]), s.a, multicast="n")
+            tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+
+
+@tile_function
 def load_gathered(ring: Any, t: Any, operands: Any, width: int, arrived: Any, call: Any, last: i32) -> i32:
     """Loads an item's operands, when its rows have come. operands: A, with the rows of the other ranks, those of this
     rank, and B, of whose columns `width` are staged. last, and what is given: as of `await_rows`."""
     A, own_rows, B = operands
     place = await_rows(t, A.shape[1], arrived, call, last)
     if t.batch == call[0]:
-        for k in t.k:
-            with ring.fill() as s:
-                tma_load(as_stored(own_rows[t.m, k]), s.a, multicast="n")
-                tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+        load_steps(ring, t, own_rows, B, width)
     else:
-        for k in t.k:
-            with ring.fill() as s:
-                tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
-                tma_load(as_stored(B[t.batch, k, tile(0, width) + t.n.start]), s.b, multicast="m")
+        load_steps(ring, t, A[t.batch, :, :], B, width)
     return place
 
 
@@ -217,7 +223,7 @@ def multiply_and_send(
     `kept`, `sent` and `signals`.
     """
     (A, B, C), (kept, sent, signals), (rows, columns) = operands, away, acc.shape
-    wide: int = 16 // C.dtype.bytes
+    wide: int = BYTES // C.dtype.bytes
     vectors: int = rows * columns // (wide * MATH)
     thread = warp_id() % 8 * 32 + lane_id()
     on_way = fragment((wide,), C.dtype)
@@ -238,51 +244,42 @@ def send_or_keep(x: Fragment[Any], t: Any, instances: int, away: Any, call: Any)
     kept, sent, signals = away
     posted = i32(-1)
     if instances == 1 and not t.last:
-        keep_sums(x, kept, t.cta)
+        store_sums(x, kept[t.cta, :])
         posted = i32(t.batch * sent.shape[1] + t.slot)
     else:
-        send_sums(x, sent, signals, t, call)
+        store_sums(x, sent[t.batch, t.slot, :])
+        signal(signals, t.batch, t.slot, thread_of(x), call)
     return posted
 
 
 @tile_function
-def keep_sums(x: Fragment[Any], kept: Any, cta: index) -> None:
-    """Each thread stores its sums in memory of its own, from where `send_vector` takes them. kept: [CTAs, elements]."""
+def store_sums(x: Fragment[Any], to: Any) -> None:
+    """Each thread stores its sums in vectors, from where `add_sums`, or `send_vector` for itself, takes them."""
     thread, threads, held = thread_of(x), x.layout.threads, x.registers()
-    wide: int = 16 // kept.dtype.bytes
+    wide: int = BYTES // to.dtype.bytes
     for i in unroll(held.shape[0] // wide):
-        kept.store(cta, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(kept.dtype))
+        to.store((i * threads + thread) * wide, held[i * wide : i * wide + wide].to(to.dtype))
 
 
 @tile_function
 def send_vector(
     number: index, vectors: int, found: Fragment[Any], kept: Any, cta: index, to: Any, thread: index, call: Any
 ) -> Fragment[Any]:
-    """Part `number` of sending what `keep_sums` has stored, of `vectors` + 2: stores the vector that was loaded in the
+    """Part `number` of sending what was kept, of `vectors` + 2: stores the vector that was loaded in the
     part before, and loads the next one, so that no thread waits. The last part sets the flag.
 
     to: the place of the flag, `sent` [ranks, slots, elements] and `signals` [ranks, slots].
     """
     posted, sent, signals = to
-    slots, wide = i32(sent.shape[1]), 16 // sent.dtype.bytes
+    slots, wide = i32(sent.shape[1]), BYTES // sent.dtype.bytes
     rank, slot = index(posted // slots), index(posted % slots)
     if number > 0 and number <= vectors:
         sent.store(rank, slot, ((number - 1) * MATH + thread) * wide, found)
     if number < vectors:
-        found = kept.load(cta, (number * MATH + thread) * wide, vec=16)
+        found = kept.load(cta, (number * MATH + thread) * wide, vec=BYTES)
     if number == vectors + 1:
         signal(signals, rank, slot, thread, call)
     return found
-
-
-@tile_function
-def send_sums(x: Fragment[Any], sent: Any, signals: Any, t: Any, call: Any) -> None:
-    """Stores sums x of the item in the memory of the rank that its shard belongs to, and sets its flag there."""
-    thread, threads, held = thread_of(x), x.layout.threads, x.registers()
-    wide: int = 16 // sent.dtype.bytes
-    for i in unroll(held.shape[0] // wide):
-        sent.store(t.batch, t.slot, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(sent.dtype))
-    signal(signals, t.batch, t.slot, thread, call)
 
 
 @tile_function
@@ -302,7 +299,7 @@ def add_sums(x: Fragment[Any], received: Any, arrived: Any, t: Any, call: Any) -
     own: index = call[0]
     ranks: int = call[1]
     thread, threads, total = thread_of(x), x.layout.threads, x.registers()
-    wide = 16 // received.dtype.bytes
+    wide = BYTES // received.dtype.bytes
     if thread == 0:
         for i in range(1, ranks):
             wait_for(arrived, (own + i) % ranks, t.slot, call)
@@ -313,7 +310,7 @@ def add_sums(x: Fragment[Any], received: Any, arrived: Any, t: Any, call: Any) -
         rank = (own + i) % ranks
         for first in unroll(0, count, each):
             places = [((first + j) * threads + thread) * wide for j in range(each)]
-            found = [received.load(rank, t.slot, at, vec=16) for at in places]
+            found = [received.load(rank, t.slot, at, vec=BYTES) for at in places]
             for j in unroll(each):
                 at = (first + j) * wide
                 total[at : at + wide] = total[at : at + wide] + found[j].to(f32)

@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.all_reduce import BLOCKS, BYTES, all_reduce
+from tiledsl.gemm.all_reduce import BLOCKS, all_reduce
 from tiledsl.gemm.choice import best
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.pad import padded
+from tiledsl.gemm.peers import BYTES
 from tiledsl.gemm.plan import Problem, by_variant, choice_of
 from tiledsl.gemm.steps import Place, Step
 from tiledsl.ir.types import F32, U32, DType
