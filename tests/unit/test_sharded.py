@@ -15,7 +15,7 @@ from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.gemm import all_reduce as of_sums
 from tiledsl.gemm import gemm, peers
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
-from tiledsl.gemm.sharded import Layout, Sharded, consts_of, gathered, scattered
+from tiledsl.gemm.sharded import SOMEWHERE, Layout, Sharded, consts_of, gathered, reduced, scattered
 from tiledsl.gemm.steps import Place
 from tiledsl.ir.types import BF16
 from tiledsl.ranks import OnRank, check_ranks, run_ranks
@@ -235,6 +235,27 @@ def test_parts_of_segments_are_apart(rank: int) -> None:
             end = rank * layout.pitch + layout.bytes
             assert all(_bytes(step.arrays[name]).max() < end for name in ("arrived", "received") if name in step.arrays)
         assert taken.max() == 1
+
+
+WRITTEN = {
+    "gather": {"C"},
+    "scatter": {"own_sums", "sent", "signals", "kept"},
+    "reduce": {"X", "sent", "signals", "epochs"},
+}
+
+
+@pytest.mark.parametrize("product", WRITTEN)
+def test_launches_are_accepted_where_they_are_planned(product: str) -> None:
+    """What a kernel writes is no part of its other arguments, as its caller sees them before addresses are known."""
+    of = Sharded(1, 2, 256, 512, 128, BF16, (1, 128))
+    layout, consts = Layout(2, 1 << 20, Layout(2, 1 << 20).bytes), SMALL | {"RANKS": 2}
+    if product == "reduce":
+        step = reduced(1024, BF16, 1, layout)
+    else:
+        step = (gathered if product == "gather" else scattered)(of, consts, layout, 0).step
+    dispatcher = step.kernel.dispatcher
+    plan = dispatcher.emulated(dispatcher.arguments(step.values(SOMEWHERE, 0)))
+    assert set(plan.written) == WRITTEN[product]
 
 
 def _bytes(place: Place) -> NDArray[np.int64]:

@@ -218,7 +218,7 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
     sums, flags = (of.ranks, slots, elements), (of.ranks, slots)
     arrays = {
         "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
-        "C": Place(C, of.dtype, (of.ranks, of.m, of.n), (0, of.n, 1)),
+        "C": Place(A, of.dtype, (of.ranks, of.m, of.n), (0, of.n, 1)),  # its shape alone counts; C is own_sums
         "own_sums": Place(C, of.dtype, (1, of.m, of.n), row_major((1, of.m, of.n))),
         "sent": Place(SENT, of.dtype, sums, (between // size, elements, 1), start + of.rank * each * size),
         "received": Place(SEGMENTS, of.dtype, sums, (each, elements, 1), own + start),
