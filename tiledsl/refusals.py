@@ -322,6 +322,13 @@ _TABLE = [
         "while X[b, 0] == 0:\n    pass\nY[b, t] = X[b, t]",
     ),
     Kind(
+        "C412",
+        "access before the grid before has ended",
+        "A kernel that is launched early reads or writes a tensor before it waits for the grid before it.",
+        "wait at the top, outside of conditions and loops",
+        "x = X[b, t]\nptx.griddepcontrol_wait()\nY[b, t] = x",
+    ),
+    Kind(
         "C501",
         "no such product",
         "The tensor cores do not multiply these dtypes into that one, by this instruction.",

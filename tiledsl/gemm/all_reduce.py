@@ -58,14 +58,14 @@ def all_reduce(
     were, for each block. of_call: the rank, nothing, and how often flags are asked for, as of `hopper_fastest`.
     """
     b, t = grid(BLOCKS), threads(T)
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()  # the call before, too, counts in `epochs`
     own, epoch = index(minimum(of_call[0], RANKS - 1)), epochs[b] + 1
     half, wide = index(epoch % 2), BYTES // X.dtype.bytes
     vectors = N // wide
     each = cdiv(vectors, BLOCKS)
     end = minimum(b * each + each, vectors)
-    if EARLY:
-        ptx.griddepcontrol_launch()
-        ptx.griddepcontrol_wait()
     for v in range(b * each + t, end, T):
         x = X.load(v * wide, vec=BYTES)
         for i in unroll(1, RANKS):

@@ -271,7 +271,7 @@ def hopper_fastest(
     call, away = of_ranks(of_call, RANKS), (kept, sent, signals)
     into: Any = own_sums if scatters else C
     if RANKS:
-        order = call[0] + (1 if scatters else 0), scatters
+        order = call[0] + (1 if scatters else 0)
         items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None

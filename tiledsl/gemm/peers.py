@@ -7,9 +7,8 @@ of a call are no others' before every rank has come to the next one.
 - Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and waits for the rows of
   each other one before it loads them.
 - Sums are scattered: a rank begins with the shard of C that belongs to the next rank, and stores these sums in the
-  memory of that rank: while the next tile is multiplied, since links are slower than threads. Tiles of its own shard
-  come a wave or more behind the same tiles of the last other shard: to its sums it adds those of the others, from the
-  next rank on in turn. What a CTA waits for comes earlier in the order of another one, which sends without waiting; so
+  memory of that rank: while the next tile is multiplied, since links are slower than threads. Its own shard comes
+  last: to its sums it adds those of the others, from the next rank on in turn. All ranks have sent before they wait, so
   none waits for ever, and the bits do not depend on who comes when.
 """
 
@@ -30,7 +29,6 @@ from tiledsl import (
     i32,
     index,
     lane_id,
-    maximum,
     minimum,
     ptx,
     tile,
@@ -40,7 +38,6 @@ from tiledsl import (
     unroll,
     warp_id,
     wgmma,
-    where,
 )
 from tiledsl.gemm.hopper_tiles import as_stored, matrix
 from tiledsl.gemm.split_k import part_count, part_item, thread_of
@@ -89,18 +86,12 @@ def shard_item(
     groups: Any,
     first: Any,
 ) -> Any:
-    """As `part_item`, but the shards come from one on in turn. first: which one, and whether the last two are mixed.
+    """As `part_item`, but the shards come from number `first` on in turn.
 
     slot: as `number`, within its shard. cta: which of the grid has the item. last: it has no more.
     """
-    start, mixed = first
     each = part_count(place, m, n, k, sizes, band, 1, parts, groups)
     shard, number = i // each, i % each
-    if mixed:
-        before = (batches - 2) * each
-        if i >= before:
-            shard, number = _mixed(i - before, each, grid_size() // (place.m * place.n))
-            shard = batches - 2 + shard
     clusters, total = grid_size() // (place.m * place.n), each * batches
     cta, last = (i % clusters * place.m + place.at_m) * place.n + place.at_n, i + clusters >= total
     t = part_item(number, place, m, n, k, sizes, band, 1, parts, groups)
@@ -108,7 +99,7 @@ def shard_item(
         m=t.m,
         n=t.n,
         k=t.k,
-        batch=(shard + start) % batches,
+        batch=(shard + first) % batches,
         slot=t.number,
         cta=cta,
         last=last,
@@ -117,29 +108,6 @@ def shard_item(
         at_m=t.at_m,
         along_m=t.along_m,
     )
-
-
-@unwrapped
-def _mixed(i: Any, each: Any, grid: Any) -> Any:
-    """Which of two shards of `each` items comes as number i, and which item of it.
-
-    Behind a wave of the first one, half of each wave is of either, and a CTA has one of them in turn, so that links are
-    busy all the time, and not at the end of each wave of the first one. An item of the second shard comes two waves
-    behind the same item of the first, or one wave in the end; where there are few items, all of the first come first.
-    """
-    half = maximum(grid // 2, 1)
-    ahead = minimum(2 * half, each)
-    mixed = (each - ahead) // half * half
-    at, rest = i - ahead, i - ahead - 2 * mixed
-    step, within = at // (2 * half), at % (2 * half)
-    second, number = index(0), i
-    if rest >= 0:
-        left = each - ahead - mixed
-        second, number = where(rest < left, 0, 1), where(rest < left, ahead + mixed + rest, mixed + rest - left)
-    elif at >= 0:
-        second = (step + within) % 2
-        number = step * half + within // 2 + where(second == 0, ahead, 0)
-    return second, number
 
 
 @tile_function

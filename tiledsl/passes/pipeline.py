@@ -10,6 +10,7 @@ from tiledsl.passes.banks.merge_accesses import merge_accesses
 from tiledsl.passes.banks.shared_layout import check_shared_memory
 from tiledsl.passes.checks.accesses import check_accesses
 from tiledsl.passes.checks.collectives import check_collectives
+from tiledsl.passes.checks.early import check_early
 from tiledsl.passes.checks.hopper import check_hopper
 from tiledsl.passes.checks.spins import check_spins
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
@@ -47,6 +48,7 @@ def pipeline(
         Pass("check-collectives", check_collectives),
         # Also on the loops as they were written.
         Pass("check-spins", check_spins),
+        Pass("check-early", check_early),
         # While a loop's body is as it was written, and before layouts are chosen, so that capacity, alignment and
         # wavefronts are those of the multiplied buffers.
         Pass("pipeline", pipeline_loops),
