@@ -188,6 +188,9 @@ def _check(call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any)
             message = f"bias is {bias.dtype} of shape {tuple(bias.shape)} on {bias.device}"
             message += f"; expected f32 of shape {tuple(B.shape[1:])} on {ranks.device}"
             raise argument_error(call, message, "convert it", code="C803")
+    if call is SCATTER and A.shape[0] % ranks.count:
+        message = f"A has {A.shape[0]} rows, and the group {ranks.count} ranks"
+        raise argument_error(call, message, "pass as many rows for each rank: pad A", code="C803")
     # The order of B is one of the things that decide the tile, which all ranks must have.
     order = "B by columns" if not _by_tma(B) or B.stride(0) == 1 else "B by rows"
     ending = "no bias" if bias is None else "bias", getattr(epilogue, "__name__", str(epilogue))
