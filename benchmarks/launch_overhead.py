@@ -50,6 +50,7 @@ from tiledsl import (
 from tiledsl.dims import K, M, N
 from tiledsl.gemm import gemm
 from tiledsl.gemm.choice import best
+from tiledsl.gemm.plan import Problem, plan
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.timing import quartiles
 
@@ -148,6 +149,7 @@ def _products(torch: Any) -> dict[str, Callable[[], object]]:
     deep = tensor(64, 4096), tensor(4096, 64), tensor(64, 64)
     room = tensor(1 << 24)
     addresses, sizes = itertools.count(), itertools.count(1)
+    in_fp32 = Problem(1, 4096, 4096, 4096, "f32", "f32")
 
     def elsewhere() -> Any:
         start = next(addresses) % (room.numel() // 64 - PRODUCT * PRODUCT // 64) * 64
@@ -168,6 +170,8 @@ def _products(torch: Any) -> dict[str, Callable[[], object]]:
         "a view of new memory, and gemm(a, b, view)": lambda: gemm(a, b, elsewhere()),
         "choice.best, a new shape of many tiles": lambda: best(1, 4096 + next(sizes), 4096, 4096, (True, True)),
         "choice.best, a new shape of few tiles": lambda: best(1, 256, 256, 4096 + next(sizes), (True, True)),
+        "plan, a new shape in fp32": lambda: plan(in_fp32._replace(m=4096 + next(sizes))),
+        "plan, the same with B along k": lambda: plan(in_fp32._replace(m=4096 + next(sizes), unit_b=1)),
     }
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tiledsl import Fragment, index, relu, tile_function
 from tiledsl.backends.ptx.sass.report import sass_report
@@ -16,7 +18,7 @@ from tiledsl.errors import TileError
 from tiledsl.gemm import gemm, plan
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, choose, plan_f32
+from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, choose, plan_f32, ranked_f32
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import Plan, Problem
 from tiledsl.gemm.prepared import SOMEWHERE
@@ -265,3 +267,20 @@ def test_few_rows_have_flat_tiles() -> None:
     for m, most in ((1, 16), (8, 32), (16, 32)):
         assert plan_f32(1, m, 8192, 8192).consts["BM"] <= most
         assert choose(m, 8192, 8192)["BM"] <= most
+
+
+EXTENT = st.integers(1, 1 << 14)
+
+
+@given(st.integers(1, 40), EXTENT, EXTENT, st.integers(0, 1 << 16), st.booleans(), st.booleans(), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_the_compiled_choice_is_that_of_its_model(
+    batch: int, m: int, n: int, k: int, along: bool, aligned: bool, invariant: bool
+) -> None:
+    sizes, align = (batch, m, n, k, 2, 1 if along else 2), 16 if aligned else 4
+    made = plan_f32(*sizes, b_align=align, batch_invariant=invariant)
+    ranked = ranked_f32(1000, *sizes, b_align=align, batch_invariant=invariant)
+    assert made.us == ranked[0][3].total
+    fastest = [(of.consts, *split) for of, *split, times in ranked if times.total == made.us]
+    of = {name: made.consts[name] for name in fastest[0][0]}
+    assert (of, made.parts, made.whole) in fastest and not (invariant and made.parts > 1)

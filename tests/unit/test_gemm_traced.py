@@ -24,7 +24,8 @@ def everything(m: Any, n: Any) -> Sequence[Any]:
     flags = (COLUMN > 4) & ((m >= COLUMN * 64) | (n == 7) | (rest >= COLUMN) | (m % 16 > 0))
     first = where(flags, np.ceil(m / COLUMN), np.minimum(n, OTHER) - whole)
     second = where(OTHER > 0, first + 0.1 * rest, np.maximum(OTHER, -1.5) * m / 3)
-    return first, second, COLUMN, where(n > COLUMN * 3, 1, np.floor(n / COLUMN)), n + 0 * COLUMN
+    third = where(n > COLUMN * 3, 1, np.floor(np.sqrt(n / COLUMN)))
+    return first, second, COLUMN, third, n + 0 * COLUMN, 7
 
 
 compiled = traced(everything, 2)
@@ -32,7 +33,7 @@ compiled = traced(everything, 2)
 
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 40))
 def test_compiled_formulas_have_the_bits_of_numpy(m: int, n: int) -> None:
-    found, expected = compiled(m, n), np.array(everything(m, n))
+    found, expected = compiled(m, n), np.array(np.broadcast_arrays(*everything(m, n)))
     assert found.shape == expected.shape and found.tobytes() == expected.tobytes()
 
 

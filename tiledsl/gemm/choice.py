@@ -8,7 +8,7 @@ chosen is 3.5% slower than the fastest measured in the mean, and 4.6% on shapes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from math import log2
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from tiledsl.gemm.formats import BLOCK, FORMATS, Split
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
-from tiledsl.gemm.traced import traced
+from tiledsl.gemm.traced import Options
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.lang import cdiv
 
@@ -406,8 +406,8 @@ def best(
     be exchanged. split: k is that of planes."""
     more = apart, promoted, size, result, exchange, split
     kinds, product = _search(batch, m, n, k, along_k, behind, processors, parted, *more)
-    found = [kind.fastest(*product) for kind in kinds]
-    return _of_product(*min(found, key=itemgetter(0))[1:], m, n)
+    _, variant, groups = min((kind.fastest(*product) for kind in kinds), key=itemgetter(0))
+    return _of_product(variant, groups, m, n)
 
 
 def halves(k: int, size: int) -> int:
@@ -420,12 +420,8 @@ def ranked(
 ) -> list[tuple[Variant, Estimate]]:
     """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best`."""
     kinds, product = _search(batch, m, n, k, along_k, *rest)
-    found: list[tuple[Variant, Estimate]] = []
-    for kind in kinds:
-        times, groups = kind.model(*product)
-        terms = np.array(np.broadcast_arrays(*times)).T
-        for at in np.flatnonzero(np.isfinite(times.total)).tolist():
-            found.append((_of_product(kind.variants[at], int(groups[at]), m, n), Estimate(*terms[at].tolist())))
+    possible = (each for kind in kinds for each in kind.possible(*product))
+    found = [(_of_product(v, groups, m, n), times) for v, times, groups in possible]
     return sorted(found, key=lambda each: each[1].total)[:count]
 
 
@@ -467,7 +463,7 @@ def _search(
     result: int = 2,
     exchange: bool = True,
     split: Split | None = None,
-) -> tuple[Sequence[Kind], tuple[int, int, int, int]]:
+) -> tuple[Sequence[Options], tuple[int, int, int, int]]:
     """The variants among which `best` chooses, and the product as their model has it."""
     k, least = halves(k, size), max(16, 32 // result)
     parted = parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH and m * n <= LARGEST * processors
@@ -489,45 +485,23 @@ def _band(v: Variant, m: int, n: int) -> int:
     return WIDE_BAND if BAND < rows <= WIDE_BAND else BAND
 
 
-class Kind:
-    """Variants, and their model: of a product of batch, m, n and k the times, infinite for variants that make no sense,
-    and how many clusters share a tile."""
-
-    def __init__(self, variants: Sequence[Variant], model: Callable[..., tuple[Estimate, Numbers]]) -> None:
-        self.variants, self.model = variants, model
-
-    def fastest(self, *product: int) -> tuple[float, Variant, int]:
-        """Its time, the variant, and how many clusters share a tile."""
-        times, groups = self._compiled(*product)
-        at = int(times.argmin())
-        return float(times[at]), self.variants[at], int(groups[at])
-
-    @cached_property
-    def _compiled(self) -> Callable[..., Numbers]:
-        def results(*product: Numbers) -> tuple[Numbers, Numbers]:
-            times, groups = self.model(*product)
-            return times.total, groups
-
-        return traced(results, 4)
-
-
 @cache
 def _kinds(
     along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool,
     split: Split | None, processors: int,
-) -> list[Kind]:  # fmt: skip
+) -> list[Options]:  # fmt: skip
     """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
     variants = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
     grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
     fixed = least, along_k, processors, split, promoted and not exchange
     kinds = (variants[:grouped], False), (variants[grouped:], True)
-    return [Kind(some, partial(_model, table_of(some), in_groups, fixed)) for some, in_groups in kinds if some]
+    return [Options(some, partial(_model, table_of(some), in_groups, fixed)) for some, in_groups in kinds if some]
 
 
 def _model(
     t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
 ) -> tuple[Estimate, Numbers]:
-    """That of a `Kind`. Each part of k has two steps or more."""
+    """That of `Options`; with the clusters that share a tile. Each part of k has two steps or more."""
     least, along_k, processors, split, scaled = fixed
     # No result is narrower than half of a tile of the least width.
     possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))

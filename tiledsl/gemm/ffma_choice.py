@@ -9,11 +9,14 @@ candidate, for example, means something only together with the stalls of its kin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from tiledsl.gemm.traced import Options
 
 __all__ = [
     "CANDIDATES",
@@ -28,6 +31,8 @@ __all__ = [
     "product_of",
     "ranked_f32",
 ]
+
+where: Callable[..., Any] = np.where
 
 PROCESSORS = 132
 BYTES = 4
@@ -44,56 +49,56 @@ GATHER = 2, 3, 4, 6, 8, 12, 16
 
 # By kind of main loop, in microseconds where not stated.
 SCHEDULES = ("written", "anew", "staged")
-STALL = {"written": 3.18, "anew": 14.6, "staged": 2.39}
+STALL = {"written": 3.17, "anew": 14.6, "staged": 2.32}
 """Warps of a CTA at which latencies double the time of its FFMAs."""
-EACH = {"written": 1.97, "anew": 0.573, "staged": 0.285}
+EACH = {"written": 1.95, "anew": 0.575, "staged": 0.284}
 """Of a CTA of an SM in a round."""
-STEP = {"written": 0.827, "anew": 0.188, "staged": 0.245}
+STEP = {"written": 0.827, "anew": 0.188, "staged": 0.247}
 """Latency of a step along k whose operands are in L2."""
-FRESH = {"written": 0.016, "anew": 0.0474, "staged": 0.15}
+FRESH = {"written": 0.0131, "anew": 0.041, "staged": 0.152}
 """More, if they come from memory: in the first round."""
-ACROSS = {"written": 0.0321, "anew": 0.049, "staged": 0.0463}
+ACROSS = {"written": 0.0343, "anew": 0.0498, "staged": 0.0472}
 """The relative cost, as a logarithm, of each operand that has no rows of whole vectors, where B is in row order."""
-ALONG = {"written": 0.0162, "anew": 0.0177, "staged": 0.0139}
+ALONG = {"written": 0.0145, "anew": 0.0204, "staged": 0.0127}
 """The same where B is contiguous along k."""
-TRANSPOSED = {"written": 0.0445, "anew": 0.0254, "staged": 0.0106}
+TRANSPOSED = {"written": 0.043, "anew": 0.0229, "staged": 0.0107}
 """The relative cost, as a logarithm, of a B that is contiguous along k."""
 
-ROUND = 1.41
+ROUND = 1.36
 """Microseconds of a round of CTAs."""
-START = 0.161
+START = 0.197
 """Microseconds of a launch."""
-L2 = 3934277
+L2 = 4174579
 """Bytes that L2 gives and takes in a microsecond, if all SMs have as much to do."""
-PARTS = 1.61
+PARTS = 1.64
 """Microseconds until a CTA knows that all parts of its tile have come."""
-ADDED = 122954
+ADDED = 158176
 """Bytes of partial sums that a CTA stores and adds up in a microsecond."""
-EXCHANGED = 4773931
+EXCHANGED = 4833171
 """Bytes of partial sums that all CTAs together store and load in a microsecond."""
 RATES = {
     "written 128x256x8 64x64": 2.74,
-    "written 128x128x8 64x64": 2.96,
-    "written 64x128x8 64x64": 1.77,
-    "anew 128x128x8 64x32": 1.73,
-    "anew 64x128x8 64x32": 1.38,
-    "anew 64x64x8 64x64": 2.1,
+    "written 128x128x8 64x64": 2.87,
+    "written 64x128x8 64x64": 1.75,
+    "anew 128x128x8 64x32": 1.72,
+    "anew 64x128x8 64x32": 1.39,
+    "anew 64x64x8 64x64": 2.11,
     "anew 64x64x8 32x32": 0.986,
     "anew 64x64x16 64x32/2": 1.57,
     "anew 64x64x16 32x32/2": 1.18,
     "anew 64x32x32 64x32/4": 1.54,
     "anew 32x64x32 32x64/4": 1.52,
-    "anew 32x32x32 32x32/4": 0.987,
-    "staged 64x64x32 32x32/2": 0.811,
-    "staged 48x128x32 48x64/2": 0.765,
+    "anew 32x32x32 32x32/4": 1.02,
+    "staged 64x64x32 32x32/2": 0.81,
+    "staged 48x128x32 48x64/2": 0.76,
     "staged 32x64x32 32x64/4": 0.82,
-    "staged 32x32x64 32x32/8": 0.871,
-    "staged 32x32x32 32x32/4": 0.678,
-    "staged 24x64x64 24x64/4": 0.559,
-    "staged 16x128x32 16x128/4": 0.781,
-    "staged 16x64x64 16x64/4": 0.424,
-    "staged 8x128x64 8x128/4": 1.26,
-    "staged 8x64x64 8x64/4": 0.64,
+    "staged 32x32x64 32x32/8": 0.882,
+    "staged 32x32x32 32x32/4": 0.685,
+    "staged 24x64x64 24x64/4": 0.561,
+    "staged 16x128x32 16x128/4": 0.788,
+    "staged 16x64x64 16x64/4": 0.428,
+    "staged 8x128x64 8x128/4": 1.42,
+    "staged 8x64x64 8x64/4": 0.649,
 }
 """Of the main loop of a candidate, relative to `CLOCK`."""
 
@@ -189,40 +194,9 @@ class Product(NamedTuple):
     def tiles(self, bm: Any, bn: Any) -> Any:
         return self.batch * -(-self.m // bm) * -(-self.n // bn)
 
-    def resident(self, candidate: Candidate) -> int:
-        return candidate.unaligned if self.unaligned else candidate.along if self.along else candidate.across
-
 
 Option = tuple[Candidate, int, int]
 """A candidate, the number of parts of k, and that of tiles before those in parts."""
-
-
-def _known(product: Product, candidate: Candidate) -> bool:
-    """Whether such tiles were timed for so many rows: neither far more rows than that nor far fewer."""
-    if product.m <= 16:
-        return candidate.bm <= (16 if product.m <= 4 else 32)
-    return candidate.bm >= 16 or product.m <= 48
-
-
-def _splits(product: Product, candidate: Candidate) -> Iterator[tuple[int, int]]:
-    """Numbers of parts worth a look, and of tiles before those in parts: parts that fill the SMs a few times, and
-    small ones, of all tiles, or of those behind whole waves."""
-    tiles, bk = product.tiles(candidate.bm, candidate.bn), candidate.bk
-    least = max(2, 64 // bk) if bk < 32 else 2  # steps along k of a part
-    size = tiles * candidate.bm * candidate.bn
-    most = min(-(-product.k // bk) // least, WORKSPACE // size, MOST_PARTS)
-    slots = product.processors * product.resident(candidate)
-    full = {slots * rounds // (2 * tiles) for rounds in (1, 2, 4, 6, 8)}
-    full |= {product.processors * rounds // tiles for rounds in (1, 2, 3)}
-    small = range(2, 9) if 4 * tiles > slots else ()
-    yield 1, 0
-    for parts in sorted({min(parts, most) for parts in full | set(small)} - {0, 1}):
-        yield parts, 0
-    waves, last = divmod(tiles, slots)
-    for rest in (last, last + slots)[: waves if last else 0]:
-        for parts in range(2, min(13, most + 1)):
-            if rest * parts % slots > slots // 2 or rest * parts % slots == 0:
-                yield parts, tiles - rest
 
 
 class EstimateF32(NamedTuple):
@@ -236,7 +210,7 @@ class EstimateF32(NamedTuple):
 
     @property
     def total(self) -> Any:
-        return self.launch + (self.compute**5 + self.l2**5) ** 0.2 + self.reduction
+        return self.launch + _either_of(self.compute, self.l2) + self.reduction
 
 
 class Table(NamedTuple):
@@ -282,48 +256,134 @@ def estimate(product: Product, of: Table) -> EstimateF32:
     def by_schedule(values: dict[str, float]) -> Any:
         return np.array(list(values.values()))[of.schedule]
 
-    resident = _either(unaligned, of.unaligned, _either(along, of.along, of.across))
-    slower = _either(along, unaligned * by_schedule(ALONG) + by_schedule(TRANSPOSED), unaligned * by_schedule(ACROSS))
-    rate = np.array(list(RATES.values()))[of.number] * np.exp(-slower)
-    all_steps, tiles = -(-k // of.bk), product.tiles(of.bm, of.bn)
+    slower = where(along, unaligned * by_schedule(ALONG) + by_schedule(TRANSPOSED), unaligned * by_schedule(ACROSS))
+    factor = np.exp(slower)
+    all_steps, tiles, slots = -(-k // of.bk), product.tiles(of.bm, of.bn), _slots(product, of)
     moved = (tiles * (of.bm + of.bn) * of.bk * all_steps + batch * m * n) * BYTES
     split = (tiles - of.whole) * of.parts
     ctas = of.whole + split
-    slots = processors * resident
     step = (by_schedule(STEP) + by_schedule(FRESH) * np.minimum(1, slots / ctas)) / of.ahead
     stall, each = 1 + by_schedule(STALL) / of.warps, by_schedule(EACH)
+    of_step = of.bm * of.bn * of.bk * factor / (CLOCK * np.array(list(RATES.values()))[of.number])
 
     def rounds(ctas: Any, steps: Any) -> tuple[Any, Any]:
         """Of CTAs of so many steps along k; and the most that an SM has."""
-        work = of.bm * of.bn * of.bk * steps / (CLOCK * rate)
-        alone = work * stall + steps * step * np.exp(slower)
+        work = of_step * steps
+        alone = work * stall + steps * step * factor
         full, rest = ctas // slots, -(-(ctas % slots) // processors)
 
         def together(count: Any) -> Any:
             """`count` CTAs on each SM."""
-            return _either(count > 0, ((count * work) ** 4 + alone**4) ** 0.25 + ROUND + each * count, 0.0)
+            return where(count > 0, _either_of(count * work, alone) + ROUND + each * count, 0.0)
 
-        return full * together(resident) + together(rest), full * resident + rest
+        return full * together(slots / processors) + together(rest), full * (slots / processors) + rest
 
-    before, most_before = rounds(of.whole, all_steps)
     behind, most = rounds(split, -(-all_steps // of.parts))
+    before, most_before = (0.0, 0.0) if isinstance(of.whole, int) else rounds(of.whole, all_steps)
     even = (of.whole * of.parts + split) / processors
     uneven = (most_before * of.parts + most) / even
     size = 2 * of.bm * of.bn * BYTES
-    reduction = _either(of.parts > 1, PARTS + size / ADDED + split * size / EXCHANGED, 0.0)
-    launch, compute = np.full(reduction.shape, START), before + behind
-    return EstimateF32(launch, compute, uneven * moved / L2, reduction)
+    reduction = where(of.parts > 1, PARTS + size / ADDED + split * size / EXCHANGED, 0.0)
+    return EstimateF32(START, before + behind, uneven * moved / L2, reduction)
 
 
-def _either(condition: Any, yes: Any, no: Any) -> Any:
-    return cast("Any", np).where(condition, yes, no)
+def _either_of(a: Any, b: Any) -> Any:
+    """The longer one, and a little of the other."""
+    a, b = a * a, b * b
+    return np.sqrt(np.sqrt(a * a + b * b))
+
+
+def _slots(product: Product, of: Table) -> Any:
+    """CTAs that run at once."""
+    resident = where(product.unaligned, of.unaligned, where(product.along, of.along, of.across))
+    return product.processors * resident
+
+
+# -- the options of a product --------------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """Which parts of k are worth a look: so many that all CTAs are this multiple of those that run at once (`slots`) or
+    of the SMs (`processors`), or this number (`fixed`)."""
+
+    slots: Any
+    processors: Any
+    fixed: Any
+
+
+ONE = ((0, 0, 1),)
+SOME = (
+    *((rounds / 2, 0, 0) for rounds in (1, 2, 4, 6, 8)),
+    *((0, rounds, 0) for rounds in (1, 2, 3)),
+    *((0, 0, parts) for parts in range(2, 9)),
+)
+BEHIND = tuple((0, 0, parts) for parts in range(2, 13))
+"""Of the tiles behind whole waves alone."""
+
+
+def best(product: Product, batch_invariant: bool = False, split: bool = True) -> tuple[float, Option]:
+    """The option that is expected to be fastest, and its time. split: k may be in parts."""
+    found = (each.fastest(*product[:4]) for each in _options(product, batch_invariant, split))
+    us, *option = min(found, key=itemgetter(0))
+    return us, tuple(option)
+
+
+def _options(product: Product, batch_invariant: bool, split: bool = True) -> list[Options]:
+    """Those worth a look."""
+    *_, along, unaligned, processors = product
+    return _options_of(along, unaligned, processors, batch_invariant, split and not batch_invariant)
+
+
+@cache
+def _options_of(along: bool, unaligned: int, processors: int, batch_invariant: bool, split: bool) -> list[Options]:
+    numbers = [i for i, c in enumerate(CANDIDATES) if not batch_invariant or c.consts["SLICES"] == 1]
+    found: list[Options] = []
+    for rules in (ONE + SOME, BEHIND) if split else (ONE,):
+        each = np.repeat(numbers, len(rules))
+        of = Table(*_facts()[each].T, parts=1, whole=0)
+        columns = Rules(*np.tile(np.array(rules).T, len(numbers)))
+        model = partial(_model, of, columns, rules is BEHIND, batch_invariant, (along, unaligned, processors))
+        found.append(Options([CANDIDATES[i] for i in each], model))
+    return found
+
+
+def _model(
+    of: Table, rules: Rules, behind: bool, batch_invariant: bool, fixed: Any, batch: Any, m: Any, n: Any, k: Any
+) -> tuple[EstimateF32, Any, Any]:
+    """That of `Options`; with parts of k, and tiles before those in parts."""
+    product = Product(batch, m, n, k, *fixed)
+    parts, whole, possible = _split(of, rules, behind, product)
+    if not batch_invariant:
+        possible = possible & _known(m, of.bm)
+    times = estimate(product, of._replace(parts=parts, whole=whole))
+    return times._replace(reduction=where(possible, times.reduction, np.inf)), parts, whole
+
+
+def _split(of: Table, rules: Rules, behind: bool, product: Product) -> tuple[Any, Any, Any]:
+    """Parts of k, tiles before those in parts, and whether that is worth a look."""
+    tiles, slots = product.tiles(of.bm, of.bn), _slots(product, of)
+    least = where(of.bk < 32, np.maximum(2, 64 // of.bk), 2)  # steps along k of a part
+    most = np.minimum(-(-product.k // of.bk) // least, WORKSPACE // (tiles * of.bm * of.bn))
+    most = np.minimum(most, MOST_PARTS)
+    if not behind:
+        filling = (slots * rules.slots + product.processors * rules.processors) // tiles
+        parts = np.minimum(where(rules.fixed > 0, rules.fixed, filling), most)
+        possible = (parts > 1) & ((rules.fixed == 0) | (4 * tiles > slots)) | (rules.fixed == 1)
+        return np.maximum(parts, 1), 0, possible
+    last = tiles % slots
+    over = (last * rules.fixed) % slots
+    possible = (last > 0) & (tiles > slots) & (rules.fixed <= most) & ((over > slots // 2) | (over == 0))
+    return rules.fixed, where(possible, tiles - last, 0), possible
+
+
+def _known(m: Any, bm: Any) -> Any:
+    """Whether such tiles were timed for so many rows: neither far more rows than that nor far fewer."""
+    return where(m <= 16, bm <= where(m <= 4, 16, 32), (bm >= 16) | (m <= 48))
 
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCESSORS) -> dict[str, Any]:
     """The consts for a product of m x n x k of aligned matrices in row order, without workspaces: k in one part."""
-    product = product_of(1, m, n, k, 2, 2, 16, 16, processors)
-    known = [(candidate, 1, 0) for candidate in CANDIDATES if _known(product, candidate)]
-    return known[int(estimate(product, table_of(known)).total.argmin())][0].consts
+    return best(product_of(1, m, n, k, 2, 2, 16, 16, processors), split=False)[1][0].consts
 
 
 class PlanF32(NamedTuple):
@@ -332,7 +392,7 @@ class PlanF32(NamedTuple):
 
     sums: the shape of an f32 workspace, contents undefined. done: that of a u32 workspace, which must be zero, and is
     zero again afterwards. Both are None where k is in one part; then None is passed for the workspaces, too. Launches
-    that may overlap, on two streams, need workspaces of their own.
+    that may overlap, on two streams, need workspaces of their own. us: microseconds that `plan_f32` expects.
     """
 
     consts: dict[str, Any]
@@ -340,6 +400,7 @@ class PlanF32(NamedTuple):
     whole: int
     sums: tuple[int, int, int] | None
     done: tuple[int] | None
+    us: float = 0.0
 
 
 @cache
@@ -369,8 +430,8 @@ def plan_f32(
     """
     del c_unit  # the tiles are the same
     product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
-    options = _options(product, batch_invariant)
-    return plan_of(options[int(estimate(product, table_of(options)).total.argmin())], product, early)
+    us, option = best(product, batch_invariant)
+    return plan_of(option, product, early)._replace(us=us)
 
 
 def plan_of(option: Option, product: Product, early: bool) -> PlanF32:
@@ -394,10 +455,9 @@ def ranked_f32(
     the time that is expected."""
     del c_unit, early
     product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
-    options = _options(product, batch_invariant)
-    times = estimate(product, table_of(options))
-    ranked = times.total.argsort(kind="stable")[:count]
-    return [(*options[i], EstimateF32(*(float(term[i]) for term in times))) for i in ranked]
+    found = [each for options in _options(product, batch_invariant) for each in options.possible(*product[:4])]
+    known = {(of.name, *split): (of, *split, times) for of, times, *split in found}
+    return sorted(known.values(), key=lambda each: each[3].total)[:count]
 
 
 def product_of(
@@ -405,10 +465,3 @@ def product_of(
 ) -> Product:
     unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)
     return Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
-
-
-def _options(product: Product, batch_invariant: bool) -> list[Option]:
-    """Those worth a look."""
-    if batch_invariant:
-        return [(c, 1, 0) for c in CANDIDATES if c.consts["SLICES"] == 1]
-    return [(c, *split) for c in CANDIDATES if _known(product, c) for split in _splits(product, c)]

@@ -16,7 +16,7 @@ from tiledsl.gemm import mma
 from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
 from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.ffma_choice import PlanF32, plan_f32, ranked_f32
+from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format, Residues, Split
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.promoted import ROOM_OF_SCALES
@@ -153,16 +153,13 @@ def _for_f32(problem: Problem) -> Plan:
     that is contiguous along k, which the kernel would transpose for each row of tiles, is transposed before if that
     takes less time."""
     sizes, options, exchanged = choice_of_f32(problem)
-    chosen = of_plan_f32(plan_f32(*sizes, **options), exchanged)
-    _, _, n, k, _, b_unit = sizes
-    if b_unit != 1 or "wgmma" not in TARGETS[problem.arch].features:
-        return chosen
-    copied, copied_options, _ = choice_of_f32(problem, across_k=True)
-    times = [ranked_f32(1, *sizes, **options)[0][3].total, ranked_f32(1, *copied, **copied_options)[0][3].total]
-    if times[0] <= times[1] + 1e-3 * (PAD + 2 * F32.bytes * max(problem.batch, 1) * n * k / COPY):
-        return chosen
-    chosen = of_plan_f32(plan_f32(*copied, **copied_options), exchanged)
-    return chosen._replace(pad_a=exchanged, pad_b=not exchanged, across_k=True)
+    chosen, (batch, _, n, k, _, b_unit) = plan_f32(*sizes, **options), sizes
+    if b_unit == 1 and "wgmma" in TARGETS[problem.arch].features:
+        sizes, options, _ = choice_of_f32(problem, across_k=True)
+        copied = plan_f32(*sizes, **options)
+        if copied.us + 1e-3 * (PAD + 2 * F32.bytes * max(batch, 1) * n * k / COPY) < chosen.us:
+            return of_plan_f32(copied, exchanged)._replace(pad_a=exchanged, pad_b=not exchanged, across_k=True)
+    return of_plan_f32(chosen, exchanged)
 
 
 def of_plan_f32(chosen: PlanF32, exchanged: bool = False) -> Plan:

@@ -9,7 +9,8 @@ bits. The formula is written once, and may as well be evaluated by NumPy.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.machine_code import address_of, available, compiled, splat
 
-__all__ = ["Traced", "traced"]
+__all__ = ["Options", "Traced", "traced"]
 
 LANES = 8
 _NUMBER, _FLAG = f"<{LANES} x double>", f"<{LANES} x i1>"
@@ -94,7 +95,7 @@ class _Trace:
         type_ = _FLAG if operands[-1].flag else _NUMBER
         if name in _COMPARISONS:
             return self.value(f"fcmp {_COMPARISONS[name]} {type_} {', '.join(names)}", True, in_loop)
-        if name in ("ceil", "floor"):
+        if name in ("ceil", "floor", "sqrt"):
             text = f"call {type_} @llvm.{name}.v{LANES}f64({type_} {names[0]})"
         elif name == "where":
             text = f"select {_FLAG} {names[0]}, {type_} {names[1]}, {type_} {names[2]}"
@@ -107,7 +108,7 @@ def traced(function: Callable[..., Sequence[Any]], numbers: int) -> Callable[...
     """A function of so many integers that returns what `function` does, arrays of one length, as rows of an array. It
     is compiled, if llvmlite is there."""
     if not available():
-        return lambda *given: np.array(function(*given))
+        return lambda *given: np.array(np.broadcast_arrays(*function(*given)))
     trace, names = _Trace(), [f"n{number}" for number in range(numbers)]
     results = [trace.operand(x) for x in function(*map(trace.number, names))]
     columns = np.array([np.frombuffer(column) for column in trace.columns])
@@ -137,6 +138,7 @@ def _source(trace: _Trace, names: Sequence[str], results: Sequence[Traced]) -> s
     newline = "\n  "
     return f"""
 declare {_NUMBER} @llvm.ceil.v{LANES}f64({_NUMBER})
+declare {_NUMBER} @llvm.sqrt.v{LANES}f64({_NUMBER})
 declare {_NUMBER} @llvm.floor.v{LANES}f64({_NUMBER})
 define i64 @run(ptr noalias %out, ptr noalias %columns, i64 %blocks, {", ".join(f"i64 %{name}" for name in names)}) {{
 entry:
@@ -154,3 +156,33 @@ exit:
   ret i64 0
 }}
 """
+
+
+class Options:
+    """Options among which a model chooses. model: of batch, m, n and k of a product it gives their times, a NamedTuple
+    of terms with a `total`, which is infinite for options that make no sense; and integers that go with each option."""
+
+    def __init__(self, options: Sequence[Any], model: Callable[..., tuple[Any, ...]]) -> None:
+        self.options, self.model = options, model
+
+    def fastest(self, *product: int) -> tuple[Any, ...]:
+        """Its time, the option, and its integers."""
+        times, *more = self._compiled(*product)
+        at = int(times.argmin())
+        return float(times[at]), self.options[at], *(int(each[at]) for each in more)
+
+    def possible(self, *product: int) -> Iterator[tuple[Any, ...]]:
+        """Each that makes sense, its time by terms, and its integers."""
+        times, *more = self.model(*product)
+        rows = np.array(np.broadcast_arrays(*times, *more)).T
+        for at in np.flatnonzero(np.isfinite(times.total)).tolist():
+            terms, integers = rows[at, : len(times)].tolist(), rows[at, len(times) :].tolist()
+            yield self.options[at], type(times)(*terms), *map(int, integers)
+
+    @cached_property
+    def _compiled(self) -> Callable[..., NDArray[Any]]:
+        def results(*product: Any) -> tuple[Any, ...]:
+            times, *more = self.model(*product)
+            return times.total, *more
+
+        return traced(results, 4)
