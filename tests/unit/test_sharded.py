@@ -15,7 +15,7 @@ from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.gemm import all_reduce as of_sums
 from tiledsl.gemm import gemm, peers
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
-from tiledsl.gemm.sharded import SOMEWHERE, Layout, Sharded, consts_of, gathered, reduced, scattered
+from tiledsl.gemm.sharded import SOMEWHERE, Layout, Sharded, consts_of, gathered, reduced, room_of, scattered
 from tiledsl.gemm.steps import Place
 from tiledsl.ir.types import BF16
 from tiledsl.ranks import OnRank, check_ranks, run_ranks
@@ -235,6 +235,12 @@ def test_parts_of_segments_are_apart(rank: int) -> None:
             end = rank * layout.pitch + layout.bytes
             assert all(_bytes(step.arrays[name]).max() < end for name in ("arrived", "received") if name in step.arrays)
         assert taken.max() == 1
+
+
+def test_more_tiles_than_flags_are_refused() -> None:
+    of = Sharded(0, 2, 1 << 18, 1 << 14, 128, BF16, (1, 128))
+    with pytest.raises(KernelArgumentError, match="131072 have flags"):
+        room_of(of, SMALL | {"RANKS": 2}, True)
 
 
 WRITTEN = {

@@ -22,6 +22,8 @@ DTYPES: dict[Any, DType] = {torch.bfloat16: BF16, torch.float16: F16}
 """What the overlapped kernels multiply."""
 FEW = 64
 """Rows of a shard, columns, and k, under which NCCL sends."""
+LIMIT = 4096
+"""Kinds of calls that are kept."""
 GATHER, SCATTER, REDUCE = Called("all_gather_gemm"), Called("gemm_reduce_scatter"), Called("gemm_all_reduce")
 _capturing, _raw_stream = torch._C._cuda_isCurrentStreamCapturing, torch._C._cuda_getCurrentRawStream
 
@@ -98,6 +100,8 @@ def _known(call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any)
         made = launch_of(step, SOMEWHERE, ranks.device.index)
     elif overlaps and min(m, *B.shape) >= FEW and (call is not REDUCE or A.shape[0] % ranks.count == 0):
         made = Overlapped(call, ranks, A, B, bias, epilogue, m)
+    if len(ranks.known) == LIMIT:
+        ranks.known.clear()
     ranks.known[key] = made
     return made
 

@@ -27,6 +27,7 @@ from tiledsl.gemm.steps import Place, Step
 from tiledsl.ir.types import F32, U32, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
+from tiledsl.signatures.specialize import Called, argument_error
 
 __all__ = [
     "OF_SEGMENTS",
@@ -57,6 +58,8 @@ SMALL = 1 << 20
 PART, MOST_PARTS = 16 << 20, 8
 """Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
 GRAIN = 1 << 10
+SCATTERED = Called("gemm_reduce_scatter")
+"""What errors name."""
 MOST_PROCESSORS, LARGEST = 144, 128 * 256 * 2
 """SMs of a GPU, and bytes of a tile's sums, for which there is room while they are kept to be sent."""
 
@@ -211,7 +214,7 @@ def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> 
 def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
     """C = the shard of this rank, [m, n], of the sum of A B over all ranks, each with its A [ranks, m, k] and B."""
     slots, elements = _slots(of, consts)
-    assert of.ranks * slots <= FLAGS and of.processors <= MOST_PROCESSORS and elements * of.dtype.bytes <= LARGEST
+    assert of.processors <= MOST_PROCESSORS and elements * of.dtype.bytes <= LARGEST
     pitch, each = row_bytes(of) // of.dtype.bytes, slots * elements
     start, arrived = layout.slots(half), layout.arrived(half)
     own, between, size = of.rank * layout.pitch, layout.pitch, of.dtype.bytes
@@ -238,10 +241,13 @@ def _step(of: Sharded, arrays: dict[str, Place], consts: dict[str, Any]) -> Step
 
 
 def _slots(of: Sharded, consts: Mapping[str, Any]) -> tuple[int, int]:
-    """How many tiles a shard has, and how many elements each."""
+    """How many tiles a shard has, and how many elements each. Raises KernelArgumentError."""
     height: int = consts["BM"] * consts["CLUSTER"][0]
     width: int = consts["BN"] * consts["CLUSTER"][1]
     tiles = cdiv(of.m, height) * consts["CLUSTER"][0] * cdiv(of.n, width) * consts["CLUSTER"][1]
+    if of.ranks * tiles > FLAGS:
+        message = f"{of.ranks} shards of {of.m} x {of.n} are {of.ranks * tiles} tiles, and at most {FLAGS} have flags"
+        raise argument_error(SCATTERED, message, "multiply fewer rows at a time")
     return tiles, consts["BM"] * consts["BN"]
 
 
