@@ -17,6 +17,9 @@ settings.register_profile("ci", derandomize=True, deadline=None, suppress_health
 settings.register_profile("explore", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
 
+# Before NumPy is imported. There is a worker for each core, and threads of BLAS that wait for work keep it busy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 GOLDEN = Path(__file__).parent / "golden"
 
 Golden = Callable[[str, str], None]
