@@ -87,15 +87,24 @@ def product(A: Array, B: Array, *more: Any, **given: Any) -> Array:
 # -- products --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pair", [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e5m2")])
-@pytest.mark.parametrize("size", [(40, 48, 2048), (7, 300, 64), (133, 150, 333), (300, 400, 272), (1, 1, 1)])
-def test_exact_sums(pair: tuple[str, str], size: tuple[int, int, int]) -> None:
-    """In one piece and in parts of k; edges of m, n and k that no block and no tile has; few rows."""
+FORMATS = (("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e5m2"))
+SIZES = ((40, 48, 2048), (7, 300, 64), (133, 150, 333), (300, 400, 272), (1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("pair", "size", "out"),
+    [
+        (pair, size, ("f32", None, "f16")[(row + column) % 3])
+        for row, pair in enumerate(FORMATS)
+        for column, size in enumerate(SIZES)
+    ],
+)
+def test_exact_sums(pair: tuple[str, str], size: tuple[int, int, int], out: str | None) -> None:
+    """In one piece and in parts of k; edges of m, n and k that no block and no tile has; few rows. The result is bf16
+    unless another dtype is asked for; each pair and each size has all three."""
     A, B, given = operands(*size, *pair)
-    expected = dequantised(A, B, **given)
-    for out in ("f32", "bf16", "f16"):
-        assert equal(product(A, B, out_dtype=out, **given), expected)
-    assert product(A, B, **given).dtype == NUMPY["bf16"]
+    found = product(A, B, out_dtype=out, **given)
+    assert found.dtype == NUMPY[out or "bf16"] and equal(found, dequantised(A, B, **given))
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
@@ -117,7 +126,7 @@ def test_scales_of_any_strides(a: str, b: str) -> None:
 def test_the_order_of_operations() -> None:
     """In one piece: fma(partial, scale of A * scale of B, sum), one block after the other, each rounded to f32."""
     random = np.random.default_rng(0)
-    m, n, k = 70, 200, 700
+    m, n, k = 70, 200, 400
     A, B = (random.standard_normal(s).astype(NUMPY["e4m3"]) for s in ((m, k), (k, n)))
     of_a, of_b = (random.standard_normal(s).astype(F32) for s in blocks(m, n, k))
     total = np.zeros((m, n), F32)
@@ -135,7 +144,7 @@ def test_the_order_of_operations() -> None:
     assert equal(product(A, B, **given), product(A, B, precision="promoted", **given))
 
 
-@pytest.mark.parametrize("size", [(96, 200, 1000), (64, 48, 8192), (5, 300, 4096)])
+@pytest.mark.parametrize("size", [(96, 200, 1000), (64, 48, 8192), (5, 300, 2000)])
 def test_errors_are_within_bounds(size: tuple[int, int, int]) -> None:
     """Of tensor cores 34 * 2^-13 of the terms of each 32 of k; of f32 two roundings a block. Scales differ widely."""
     m, n, k = size
@@ -274,7 +283,7 @@ CASES: dict[str, tuple[Variant, tuple[int, int, int]]] = {
     "parts": (Variant((128, 96, 1), parts=4), (100, 200, 2064)),
     "parts of groups": (Variant((128, 64, 1), parts=2, groups=3), (100, 72, 2400)),
     "odd parts": (Variant((64, 16, 2), parts=3), (70, 144, 1680)),
-    "deep steps": (Variant((64, 32, 2)), (70, 40, 2576)),
+    "deep steps": (Variant((64, 32, 2)), (70, 40, 1296)),
     "a part without a slice": (Variant((128, 16, 1), parts=2), (70, 48, 1280)),
 }
 
@@ -285,7 +294,7 @@ def of_kernel(name: str) -> tuple[tuple[Array, ...], dict[str, Any], Array]:
     A, B, given = operands(m, n, k, "e4m3", "e5m2")
     arrays = tuple(np.ascontiguousarray(x)[None] for x in (A, B.T))
     C = np.full((1, m, n), 7, F32)
-    consts = variant.consts(k if name == "deep steps" else 0, 4, size=1) | {
+    consts = variant.consts(4096 if name == "deep steps" else 0, 4, size=1) | {
         "STAGES": 3,
         "PROMOTED": True,
         "SCALED": True,
@@ -309,14 +318,14 @@ def test_right_and_without_hazards(name: str) -> None:
 def test_halves_have_the_bits_of_whole_tiles(scaled: bool) -> None:
     """Sums that round, in the same order. A CTA has several tiles, so that its warpgroups meet again for each."""
     random = np.random.default_rng(0)
-    A, B = (random.standard_normal(shape).astype(NUMPY["e4m3"])[None] for shape in ((130, 272), (520, 272)))
+    A, B = (random.standard_normal(shape).astype(NUMPY["e4m3"])[None] for shape in ((130, 272), (400, 272)))
     given: dict[str, Any] = {"scale_a": random.standard_normal((1, 130, 3)).astype(F32)}
-    given["scale_b"] = random.standard_normal((1, 3, 5)).astype(F32)
+    given["scale_b"] = random.standard_normal((1, 3, 4)).astype(F32)
     found: list[Array] = []
     for tile in ((128, 256, 1), (128, 128, 1)):
         consts = Variant(tile).consts(0, 4, size=1, beside=promoted.ROOM_OF_SCALES)
         consts |= {"PROMOTED": True, "SCALED": scaled, "HALVES": tile[1] == 256}
-        found.append(np.full((1, 130, 520), 7, F32))
+        found.append(np.full((1, 130, 400), 7, F32))
         arguments = A, B.swapaxes(1, 2), found[-1]
         hopper_fastest._emulated(arguments, {**(given if scaled else {}), **consts}, checks=True, processors=2)
     assert found[0].tobytes() == found[1].tobytes()
