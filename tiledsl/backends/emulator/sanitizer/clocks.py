@@ -77,6 +77,8 @@ class NamedRounds:
 
 ALL = -1
 """In place of a lane: all lanes of the warp."""
+FIELD = 20
+"""Bits of a warp, and of a lane, where these and a block are one number."""
 Numbers = NDArray[Any]
 """Integers of any width."""
 
@@ -103,10 +105,10 @@ class LaneCounts:
             return late
         missing, places = late.copy(), np.argwhere(late)
         rows, warps, lanes, since, known = np.broadcast_arrays(rows, warps, lanes, since, known)
-        # In one number, which is quicker to sort.
-        who = (rows[late].astype(np.int64) << 32) + (warps[late].astype(np.int64) << 16) + (lanes[late] - ALL)
+        # One number is quicker to sort.
+        who = (rows[late].astype(np.int64) << 2 * FIELD) + (warps[late].astype(np.int64) << FIELD) + (lanes[late] - ALL)
         for number in np.unique(who).tolist():
-            row, warp, lane = number >> 32, number >> 16 & 0xFFFF, (number & 0xFFFF) + ALL
+            (row, warp), lane = divmod(number >> FIELD, 1 << FIELD), number % (1 << FIELD) + ALL
             done = self.of.get((row, warp), [])
             counts = np.sort([n for n, made in done if lane == ALL or (lane < WARP and made[lane])])
             if not len(counts):
