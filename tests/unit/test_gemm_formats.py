@@ -112,23 +112,26 @@ def test_batches(format: str) -> None:
         assert equal(product(left, right, format=format), exact(left, right))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "out"),
-    [("tf32", "tf32", "f32"), ("e5m2", "e4m3", "f16"), ("bf16", "bf16", "e4m3"), ("tf32", "tf32", "e5m2")],
-)
-@pytest.mark.parametrize("size", [(70, 96, 64), (70, 90, 64), (64, 48, 1024)])
-def test_dtypes_of_the_result(a: str, b: str, out: str, size: tuple[int, int, int]) -> None:
+RESULTS = [("tf32", "tf32", "f32"), ("e5m2", "e4m3", "f16"), ("bf16", "bf16", "e4m3"), ("tf32", "tf32", "e5m2")]
+
+
+@pytest.mark.parametrize("dtypes", range(len(RESULTS)))
+@pytest.mark.parametrize("size", range(3))
+def test_dtypes_of_the_result(dtypes: int, size: int) -> None:
     """By rows and by columns, where TMA can store them and where not, and of parts of k; what is beside them stays.
-    The sums are f32, whatever was multiplied."""
-    m, n, k = size
+    The sums are f32, whatever was multiplied. All dtypes and all sizes have each of the four places, two at a time."""
+    (a, b, out), (m, n, k) = RESULTS[dtypes], ((70, 96, 64), (70, 90, 64), (64, 48, 1024))[size]
     A, B = numbers(a, m, k), numbers(b, n, k, seed=1).T
     expected = exact(A, B)
-    assert equal(product(A, B, format=a, out_dtype=out), expected)
     room = np.full((m, n + 10), 7, NUMPY[out])
-    for C in (room[:, :n], room[:, 3 : n + 3], np.full((n, m), 7, NUMPY[out]).T):
-        product(A, B, C, format=a)
-        assert equal(C, expected)
-        C[...] = 7
+    places = (None, room[:, :n], room[:, 3 : n + 3], np.full((n, m), 7, NUMPY[out]).T)
+    for C in places[(dtypes + size) % 2 :: 2]:
+        if C is None:
+            assert equal(product(A, B, format=a, out_dtype=out), expected)
+        else:
+            product(A, B, C, format=a)
+            assert equal(C, expected)
+            C[...] = 7
     assert (room == 7).all()
 
 
@@ -250,7 +253,7 @@ def test_promoted_sums(a: str, b: str, m: int, n: int, k: int) -> None:
     found = product(A, B, precision="promoted", out_dtype="f32")
     assert equal(found, exact(A, B))
     assert k < 8192 or not equal(product(A, B, out_dtype="f32", batch_invariant=True), exact(A, B))
-    random = np.random.default_rng(0)
+    random, k = np.random.default_rng(0), min(k, 1000)
     A, B = (random.standard_normal(shape).astype(NUMPY[of]) for of, shape in ((a, (m, k)), (b, (k, n))))
     total = np.zeros((m, n), np.float32)
     for first in range(0, k, 128):
@@ -329,22 +332,25 @@ def test_operands_that_the_kernel_cannot_read(which: str) -> None:
 # -- copies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        *((np.uint8, s) for s in ((1, 9, 19), (3, 17, 300), (2, 1, 1), (1, 200, 130), (2, 64, 128), (1, 132, 40))),
-        *((dtype, s) for dtype in (np.uint16, np.uint32) for s in ((3, 17, 300), (2, 64, 128), (1, 132, 40))),
-    ],
-)
-def test_copies_along_rows(dtype: Any, shape: tuple[int, int, int]) -> None:
-    """Of rows, and of columns, which are transposed; both in one launch; 0 behind."""
+COPIED = [
+    *((np.uint8, s) for s in ((1, 9, 19), (3, 17, 300), (2, 1, 1), (1, 200, 130), (2, 64, 128), (1, 132, 40))),
+    *((dtype, s) for dtype in (np.uint16, np.uint32) for s in ((3, 17, 300), (2, 64, 128), (1, 132, 40))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(COPIED)))
+def test_copies_along_rows(number: int) -> None:
+    """Of rows, and of columns, which are transposed; both in one launch; 0 behind. Every other time both are of one
+    kind: all dtypes, and all shapes of several, have either."""
+    dtype, shape = COPIED[number]
     random = np.random.default_rng(0)
     X, Z = (random.integers(1, 200, s).astype(dtype) for s in (shape, (shape[0], 12, 70)))
     turned, other = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (X, Z))
     size = X.itemsize
     Y, W = (np.full((*x.shape[:2], padded(x.shape[2], size)), 255, dtype) for x in (X, Z))
     wide, more = (width(x.shape[2], size) for x in (Y, W))
-    for x, z in ((X, Z), (turned, other), (X, other), (turned, Z)):
+    pairs = ((X, other), (turned, Z)) if number % 2 else ((X, Z), (turned, other))
+    for x, z in pairs:
         Y[...], W[...] = 255, 255
         pad_both.check(x, Y, z, W, WIDE=wide, WIDE2=more)
         for copied, of in ((Y, X), (W, Z)):
