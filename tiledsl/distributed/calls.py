@@ -117,7 +117,7 @@ class Overlapped:
         of = Sharded(
             ranks.rank, ranks.count, m, n, k, dtype, right.stride(), bias is not None, ending, ranks.processors
         )
-        consts, plan = consts_of(of), gathered if call is GATHER else scattered
+        consts, plan = consts_of(of, call is not GATHER), gathered if call is GATHER else scattered
         layout = ranks.require(room_of(of, consts, call is not GATHER)).layout
         self.halves: list[tuple[list[Copy], Launch, int]] = []
         for half in range(2):

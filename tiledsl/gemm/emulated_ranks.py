@@ -116,7 +116,7 @@ class EmulatedRanks:
             k, n = B.shape
             dtype, strides = dtype_named(A.dtype), (B.strides[0] // B.itemsize, B.strides[1] // B.itemsize)
             of = Sharded(rank, ranks, m, n, k, dtype, strides, epilogue=epilogue)
-            chosen = {**consts_of(of), **consts}
+            chosen = {**consts_of(of, scatters), **consts}
             if room_of(of, chosen, scatters) > self.layout.room:
                 message = f"the product needs {room_of(of, chosen, scatters)} bytes of a half of {self.layout.room}"
                 raise argument_error(RANKS, message, "pass as many as room")

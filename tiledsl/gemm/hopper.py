@@ -31,8 +31,8 @@ do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at al
 With RANKS, that many ranks (GPUs) multiply together (`peers.py`), and the batches are their shards. With `own_rows`,
 rows of A are gathered: A has those of the other ranks, which `arrived` tells of. Else sums are scattered: `own_sums` is
 the shard of this rank, and of C the shape alone counts; `sent` and `signals` are in the memory of the others,
-`received` and `arrived` in that of this rank, [ranks, slots, elements of a tile] and [ranks, slots]; `kept` has a tile
-for each CTA. of_call: the rank, the number of the call, and how often a flag is asked for. (`sharded.py` says where.)
+`received` and `arrived` in that of this rank, [ranks, slots, elements of a tile] and [ranks, slots]. of_call: the rank,
+the number of the call, and how often a flag is asked for. (`sharded.py` says where.)
 """
 
 from typing import Any, Literal, TypeVar
@@ -84,11 +84,11 @@ from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_wi
 from tiledsl.gemm.parts import is_own, leave, shares
 from tiledsl.gemm.peers import (
     add_sums,
+    gathered_item,
     in_first_matrix,
     load_gathered,
-    multiply_and_send,
     of_ranks,
-    send_or_keep,
+    send_sums,
     shard_count,
     shard_item,
 )
@@ -232,7 +232,6 @@ def hopper_fastest(
     sent: Global[E, L, R, J] | None = None,
     received: Global[E, L, R, J] | None = None,
     signals: Global[u32, L, R] | None = None,
-    kept: Global[E, P, J] | None = None,
     arrived: Global[u32, L, R] | None = None,
     of_call: Global[u32, Literal[3]] | None = None,
     *,
@@ -268,11 +267,12 @@ def hopper_fastest(
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
     gathers, scatters = RANKS > 0 and own_rows is not None, RANKS > 0 and sent is not None
-    call, away = of_ranks(of_call, RANKS), (kept, sent, signals)
+    call = of_ranks(of_call, RANKS)
     into: Any = own_sums if scatters else C
     if RANKS:
         order = call[0] + (1 if scatters else 0)
-        items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
+        item_of: Any = shard_item if scatters else gathered_item
+        items = Schedule(shard_count, item_of, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
@@ -327,7 +327,6 @@ def hopper_fastest(
                             in_order(s.b, to.b, B)
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
-        posted: Any = i32(-1) if scatters else None
         for t in work:
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
@@ -335,8 +334,6 @@ def hopper_fastest(
                     acc = of_planes(ring, t, A, B, (BM, BN), PLANES, EXCHANGED, (scale_a, scale_b))
                 elif PROMOTED:
                     acc = promoted(ring, t, A, B, (BM, BN), scales, t.batch, behind)
-                elif scatters and INSTANCES == 1:
-                    acc = multiply_and_send(ring, t, (A, B, C), acc, cdiv(K, BK), posted, away, call)
                 else:
                     for _ in t.k:
                         if apart:
@@ -357,9 +354,8 @@ def hopper_fastest(
                         store_share(x, first, C, t, groups, GATHER, sums, found[r.index, :], ending)
                         leave(done, t.number, found[r.index, :], thread_of(x))
                 elif scatters and t.batch != call[0]:
-                    posted = send_or_keep(x, t, INSTANCES, away, call)
+                    send_sums(x, t, sent, signals, call)
                 elif mine:
                     if scatters:
-                        posted = i32(-1)
                         x, t = add_sums(x, received, arrived, t, call), in_first_matrix(t)
                     store_columns(x, first, into, t, room, r.index, INSTANCES, ending)

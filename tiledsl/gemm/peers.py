@@ -4,12 +4,11 @@ A, C and what is sent are batches of one matrix a rank, its *shard*. Each rank b
 wait for. A flag is a word that its sender sets to the number of the call, the *epoch*, behind what it has sent; flags
 of a call are no others' before every rank has come to the next one.
 
-- Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and waits for the rows of
-  each other one before it loads them.
+- Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and then multiplies those
+  of the others as one matrix. It waits for the rows of each before it loads them.
 - Sums are scattered: a rank begins with the shard of C that belongs to the next rank, and stores these sums in the
-  memory of that rank: while the next tile is multiplied, since links are slower than threads. Its own shard comes
-  last: to its sums it adds those of the others, from the next rank on in turn. All ranks have sent before they wait, so
-  none waits for ever, and the bits do not depend on who comes when.
+  memory of that rank. Its own shard comes last: to its sums it adds those of the others, from the next rank on in turn.
+  All ranks have sent before they wait, so none waits for ever, and the bits do not depend on who comes when.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ from tiledsl import (
     cdiv,
     f32,
     fragment,
-    grid_size,
     i32,
     index,
-    lane_id,
     minimum,
     ptx,
     tile,
@@ -36,21 +33,19 @@ from tiledsl import (
     tma_load,
     u32,
     unroll,
-    warp_id,
-    wgmma,
 )
-from tiledsl.gemm.hopper_tiles import as_stored, matrix
+from tiledsl.gemm.hopper_tiles import as_stored
 from tiledsl.gemm.split_k import part_count, part_item, thread_of
 from tiledsl.lang.schedules import unwrapped
 
 __all__ = [
     "BYTES",
     "add_sums",
+    "gathered_item",
     "in_first_matrix",
     "load_gathered",
-    "multiply_and_send",
     "of_ranks",
-    "send_or_keep",
+    "send_sums",
     "shard_count",
     "shard_item",
     "wait_for",
@@ -58,10 +53,8 @@ __all__ = [
 
 BYTES = 16
 """Of a vector of a thread."""
-AT_ONCE = 8
+AT_ONCE = 16
 """Vectors that a thread loads before it adds the first."""
-MATH = 256
-"""Threads of the role that multiplies, if it has one instance."""
 
 
 @unwrapped
@@ -88,12 +81,10 @@ def shard_item(
 ) -> Any:
     """As `part_item`, but the shards come from number `first` on in turn.
 
-    slot: as `number`, within its shard. cta: which of the grid has the item. last: it has no more.
+    slot: as `number`, within its shard.
     """
     each = part_count(place, m, n, k, sizes, band, 1, parts, groups)
     shard, number = i // each, i % each
-    clusters, total = grid_size() // (place.m * place.n), each * batches
-    cta, last = (i % clusters * place.m + place.at_m) * place.n + place.at_n, i + clusters >= total
     t = part_item(number, place, m, n, k, sizes, band, 1, parts, groups)
     return WorkItem(
         m=t.m,
@@ -101,8 +92,40 @@ def shard_item(
         k=t.k,
         batch=(shard + first) % batches,
         slot=t.number,
-        cta=cta,
-        last=last,
+        first=t.first,
+        part=t.part,
+        at_m=t.at_m,
+        along_m=t.along_m,
+    )
+
+
+@unwrapped
+def gathered_item(
+    i: Any,
+    place: Place,
+    m: Any,
+    n: Any,
+    k: Any,
+    sizes: Any,
+    band: Any,
+    batches: Any,
+    parts: int,
+    groups: Any,
+    first: Any,
+) -> Any:
+    """As `part_item`, of shard number `first`, and then of all others, from the next one on in turn, as of one matrix:
+    a band has rows of several shards where these have few, so that columns of B are read as seldom as without shards.
+    """
+    height = cdiv(m, sizes[0] * place.m) * place.m
+    own = part_count(place, m, n, k, sizes, band, 1, parts, groups)
+    other = min(i // own, 1)
+    rows = (1 + other * (batches - 2)) * height * sizes[0]
+    t = part_item(i - other * own, place, rows, n, k, sizes, band, 1, parts, groups)
+    return WorkItem(
+        m=tile(t.above % height + place.at_m, sizes[0]),
+        n=t.n,
+        k=t.k,
+        batch=(first + other + t.above // height) % batches,
         first=t.first,
         part=t.part,
         at_m=t.at_m,
@@ -181,73 +204,14 @@ def await_rows(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
 
 
 @tile_function
-def multiply_and_send(
-    ring: Any, t: Any, operands: Any, acc: Any, steps: index, posted: i32, away: Any, call: Any
-) -> Any:
-    """The sum of a tile, by `MATH` threads. Meanwhile what they have kept of the item before goes to its rank, a vector
-    of each thread after some steps: so links are busy all the time, and not at the end of each wave of tiles.
-
-    operands: A, B, C. steps: of k. posted: the place of the kept sums' flag, rank * slots + slot, -1 for none. away:
-    `kept`, `sent` and `signals`.
-    """
-    (A, B, C), (kept, sent, signals), (rows, columns) = operands, away, acc.shape
-    wide: int = BYTES // C.dtype.bytes
-    vectors: int = rows * columns // (wide * MATH)
-    thread = warp_id() % 8 * 32 + lane_id()
-    on_way = fragment((wide,), C.dtype)
-    for part in range(vectors + 2):
-        for _ in range(part * steps // (vectors + 2), (part + 1) * steps // (vectors + 2)):
-            with ring.use(in_flight=1) as s:
-                acc = wgmma(matrix(s.a, A), matrix(s.b, B)[:, :columns], acc)
-        if posted >= 0:
-            to = posted, sent, signals
-            on_way = send_vector(index(part), vectors, on_way, kept, t.cta, to, thread, call)
-    return acc
-
-
-@tile_function
-def send_or_keep(x: Fragment[Any], t: Any, instances: int, away: Any, call: Any) -> i32:
-    """Sends the sums of another rank's item, or keeps them until the next item, if there is one: where two instances
-    take turns, one sends while the other multiplies. Gives the place of the flag that is to be set, -1 for none."""
-    kept, sent, signals = away
-    posted = i32(-1)
-    if instances == 1 and not t.last:
-        store_sums(x, kept[t.cta, :])
-        posted = i32(t.batch * sent.shape[1] + t.slot)
-    else:
-        store_sums(x, sent[t.batch, t.slot, :])
-        signal(signals, t.batch, t.slot, thread_of(x), call)
-    return posted
-
-
-@tile_function
-def store_sums(x: Fragment[Any], to: Any) -> None:
-    """Each thread stores its sums in vectors, from where `add_sums`, or `send_vector` for itself, takes them."""
+def send_sums(x: Fragment[Any], t: Any, sent: Any, signals: Any, call: Any) -> None:
+    """Stores the sums of another rank's item in its memory, each thread in vectors, from where `add_sums` takes them;
+    then lets it know."""
     thread, threads, held = thread_of(x), x.layout.threads, x.registers()
-    wide: int = BYTES // to.dtype.bytes
+    wide: int = BYTES // sent.dtype.bytes
     for i in unroll(held.shape[0] // wide):
-        to.store((i * threads + thread) * wide, held[i * wide : i * wide + wide].to(to.dtype))
-
-
-@tile_function
-def send_vector(
-    number: index, vectors: int, found: Fragment[Any], kept: Any, cta: index, to: Any, thread: index, call: Any
-) -> Fragment[Any]:
-    """Part `number` of sending what was kept, of `vectors` + 2: stores the vector that was loaded in the
-    part before, and loads the next one, so that no thread waits. The last part sets the flag.
-
-    to: the place of the flag, `sent` [ranks, slots, elements] and `signals` [ranks, slots].
-    """
-    posted, sent, signals = to
-    slots, wide = i32(sent.shape[1]), BYTES // sent.dtype.bytes
-    rank, slot = index(posted // slots), index(posted % slots)
-    if number > 0 and number <= vectors:
-        sent.store(rank, slot, ((number - 1) * MATH + thread) * wide, found)
-    if number < vectors:
-        found = kept.load(cta, (number * MATH + thread) * wide, vec=BYTES)
-    if number == vectors + 1:
-        signal(signals, rank, slot, thread, call)
-    return found
+        sent.store(t.batch, t.slot, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(sent.dtype))
+    signal(signals, t.batch, t.slot, thread, call)
 
 
 @tile_function
@@ -268,9 +232,8 @@ def add_sums(x: Fragment[Any], received: Any, arrived: Any, t: Any, call: Any) -
     ranks: int = call[1]
     thread, threads, total = thread_of(x), x.layout.threads, x.registers()
     wide = BYTES // received.dtype.bytes
-    if thread == 0:
-        for i in range(1, ranks):
-            wait_for(arrived, (own + i) % ranks, t.slot, call)
+    if thread < ranks - 1:
+        wait_for(arrived, (own + 1 + thread) % ranks, t.slot, call)
     barrier()
     count = total.shape[0] // wide
     each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.all_reduce import BLOCKS, all_reduce
-from tiledsl.gemm.choice import best
+from tiledsl.gemm.choice import ranked
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.pad import padded
 from tiledsl.gemm.peers import BYTES
@@ -58,10 +58,10 @@ SMALL = 1 << 20
 PART, MOST_PARTS = 16 << 20, 8
 """Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
 GRAIN = 1 << 10
+ROWS, MANY = 128, 1000
+"""Of a tile; more than there are variants."""
 SCATTERED = Called("gemm_reduce_scatter")
 """What errors name."""
-MOST_PROCESSORS, LARGEST = 144, 128 * 256 * 2
-"""SMs of a GPU, and bytes of a tile's sums, for which there is room while they are kept to be sent."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,8 @@ class Layout:
     def small(self) -> int:
         return cdiv(self.epochs + BLOCKS * U32.bytes, GRAIN) * GRAIN
 
-    @property
-    def kept(self) -> int:
-        return self.small + 2 * self.ranks * SMALL
-
     def slots(self, half: int) -> int:
-        return self.kept + MOST_PROCESSORS * LARGEST + half * cdiv(self.room, GRAIN) * GRAIN
+        return self.small + 2 * self.ranks * SMALL + half * cdiv(self.room, GRAIN) * GRAIN
 
     @property
     def zeros(self) -> int:
@@ -176,15 +172,20 @@ def room_of(of: Sharded, consts: dict[str, Any], scatters: bool) -> int:
     return of.ranks * slots * elements * of.dtype.bytes
 
 
-def consts_of(of: Sharded) -> dict[str, Any]:
-    """The consts of `hopper_fastest`: what suits a batch of the shards, whose k is not split, as they are."""
+def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
+    """The consts of `hopper_fastest`: what suits one product of all rows, whose k is not split. Where sums are scattered,
+    two instances take turns, so that one sends, or adds up, while the other multiplies; and CTAs of no cluster, which
+    would wait for each other's sending."""
+    whole = of.m % ROWS == 0
     problem = Problem(
-        of.ranks, of.m, of.n, of.k, of.dtype.name, of.dtype.name, unit_b=1 if of.b[0] == 1 else 2,
-        tma_c=of.n * of.dtype.bytes % 16 == 0, epilogue=True, processors=of.processors,
-        batch_invariant=True,
+        1 if whole else of.ranks, of.ranks * of.m if whole else of.m, of.n, of.k, of.dtype.name, of.dtype.name,
+        unit_b=1 if of.b[0] == 1 else 2, tma_c=of.n * of.dtype.bytes % 16 == 0,
+        epilogue=of.bias or of.epilogue is not None or scatters, processors=of.processors, batch_invariant=True,
     )  # fmt: skip
     *options, _ = choice_of(problem)
-    plan = by_variant(problem, best(*options, False))
+    variants = [v for v, _ in ranked(MANY, *options, False)]
+    alone = (v for v in variants if v.tile[2] == 2 and v.along_m * v.along_n == 1)
+    plan = by_variant(problem, next(alone) if scatters else variants[0])
     finish = {} if of.epilogue is None else {"EPILOGUE": of.epilogue}
     return {**plan.consts, **finish, "RANKS": of.ranks}
 
@@ -214,7 +215,6 @@ def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> 
 def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
     """C = the shard of this rank, [m, n], of the sum of A B over all ranks, each with its A [ranks, m, k] and B."""
     slots, elements = _slots(of, consts)
-    assert of.processors <= MOST_PROCESSORS and elements * of.dtype.bytes <= LARGEST
     pitch, each = row_bytes(of) // of.dtype.bytes, slots * elements
     start, arrived = layout.slots(half), layout.arrived(half)
     own, between, size = of.rank * layout.pitch, layout.pitch, of.dtype.bytes
@@ -225,7 +225,6 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
         "own_sums": Place(C, of.dtype, (1, of.m, of.n), row_major((1, of.m, of.n))),
         "sent": Place(SENT, of.dtype, sums, (between // size, elements, 1), start + of.rank * each * size),
         "received": Place(SEGMENTS, of.dtype, sums, (each, elements, 1), own + start),
-        "kept": Place(SEGMENTS, of.dtype, (of.processors, elements), (elements, 1), own + layout.kept),
         "signals": Place(SIGNALS, U32, flags, (between // U32.bytes, 1), arrived + of.rank * slots * U32.bytes),
         "arrived": Place(SEGMENTS, U32, flags, (slots, 1), own + arrived),
     }
