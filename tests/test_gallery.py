@@ -75,7 +75,11 @@ def test_every_kernel_is_listed(gallery: ModuleType) -> None:
     listed |= {("pad.py", "pad"), ("pad.py", "pad_both")}  # before a product
     listed |= {("planes.py", "scales_of_both"), ("planes.py", "split_both")}  # as well
     listed |= {("residues.py", "combined"), ("residues.py", "residues_of_both")}  # and behind it
-    listed |= {("all_reduce.py", "all_reduce"), ("emulated_ranks.py", "send_rows")}  # between ranks
+    listed |= {
+        ("all_reduce.py", "all_reduce"),
+        ("all_reduce.py", "all_reduce_words"),
+        ("emulated_ranks.py", "send_rows"),
+    }  # between ranks
     listed |= {("grouped.py", "hopper_grouped"), ("int4.py", "hopper_int4")}  # of the library alone
     assert in_files == listed, "the kernels of examples/gemm and tiledsl/gemm, and GALLERY in gallery.py differ"
 

@@ -10,12 +10,12 @@ import pytest
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-from tiledsl import Fragment, barrier, i32, index, maximum, tile_function
+from tiledsl import Fragment, barrier, i32, index, maximum, tile_function, u32
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.gemm import all_reduce as of_sums
 from tiledsl.gemm import gemm, peers
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
-from tiledsl.gemm.sharded import SOMEWHERE, Layout, Sharded, consts_of, gathered, reduced, room_of, scattered
+from tiledsl.gemm.sharded import SOMEWHERE, WORDS, Layout, Sharded, consts_of, gathered, reduced, room_of, scattered
 from tiledsl.gemm.steps import Place
 from tiledsl.ir.types import BF16
 from tiledsl.ranks import OnRank, check_ranks, run_ranks
@@ -58,9 +58,13 @@ def _scatter(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, 
     return ranks.gemm_reduce_scatter(As, Bs, **(SMALL | consts)), [sums[i * M :][:M] for i in range(many)]
 
 
-def _reduce(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
+def _reduce(ranks: EmulatedRanks, seed: int = 0, words: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
     Xs = [_integers(seed + i, 1032) for i in range(ranks.layout.ranks)]
-    return ranks.all_reduce(Xs, **consts), [sum(map(_float, Xs))] * len(Xs)
+    return ranks.all_reduce(Xs, words, **consts), [sum(map(_float, Xs))] * len(Xs)
+
+
+def _words(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
+    return _reduce(ranks, seed, WORDS, **consts)
 
 
 def _require_equal(call: Call, expected: list[NDArray[Any]]) -> None:
@@ -76,7 +80,7 @@ def test_products_are_right_and_clean(product: Any, variant: dict[str, Any]) -> 
     _require_equal(call, expected)
 
 
-@pytest.mark.parametrize("product", [_gather, _scatter, _reduce])
+@pytest.mark.parametrize("product", [_gather, _scatter, _reduce, _words])
 @pytest.mark.parametrize("ranks_", [2, 3])
 def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
     ranks = EmulatedRanks(ranks_)
@@ -86,11 +90,24 @@ def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
         _require_equal(call, expected)
 
 
-@pytest.mark.parametrize("product", [_gather, _scatter, _reduce])
+@pytest.mark.parametrize("product", [_gather, _scatter, _reduce, _words])
 def test_clean_under_other_schedules(product: Any) -> None:
     call, expected = product(EmulatedRanks(2))
     check_ranks(call.launches, seeds=3)
     _require_equal(call, expected)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, np.float16])
+@pytest.mark.parametrize("size", [8, 2 * 64 * 256 + 8])
+def test_words_of_either_dtype_and_of_more_than_threads(dtype: Any, size: int) -> None:
+    """Behind larger vectors, which go another way."""
+    ranks, draw = EmulatedRanks(2), np.random.default_rng(0)
+    for extent in (size + WORDS // 2, size):
+        Xs = [draw.integers(-8, 9, extent).astype(dtype) for _ in range(2)]
+        sums = _float(Xs[0]) + _float(Xs[1])
+        call = ranks.all_reduce(Xs)
+        run_ranks(call.launches)
+        assert all(np.array_equal(_float(X), sums) for X in call.results)
 
 
 def test_gathered_rows_have_the_bits_of_one_gpu() -> None:
@@ -118,7 +135,7 @@ def test_epilogue_is_applied_to_whole_sums(name: str) -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    for product in (_gather, _scatter, _reduce):
+    for product in (_gather, _scatter, _reduce, _words):
         call, _ = product(EmulatedRanks(2))
         with pytest.raises(EmulatorError, match="rank 1 of the group did not come to this product in time"):
             run_ranks([launch for launch in call.launches if launch.rank == 0])
@@ -149,7 +166,7 @@ _numbers = count(9)
 def _damaged(product: Any) -> list[OnRank]:
     """Launches of a build of its own, since a kernel's functions in tiledsl itself count as fixed."""
     number = next(_numbers)
-    consts = {"T": 32 * number} if product is _reduce else {"GROUP": number}
+    consts = {"T": 32 * number} if product in (_reduce, _words) else {"GROUP": number}
     return product(EmulatedRanks(2), **consts)[0].launches
 
 
@@ -177,6 +194,34 @@ def test_waits_acquire_what_was_sent(product: Any, damage: Any, monkeypatch: pyt
     monkeypatch.setattr(of_sums, "wait_for", damage)
     with pytest.raises(HazardError, match="rank"):
         check_ranks(_damaged(product))
+
+
+@tile_function
+def _word_of_one_gpu(received: Any, half: index, rank: int, w: index, epoch: u32, patience: u32) -> u32:
+    found = received.atomic_load(half, rank, w)
+    while u32(found >> 32) != epoch:
+        found = received.atomic_load(half, rank, w)
+    return u32(found & 0xFFFFFFFF)
+
+
+def test_words_come_from_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_sums, "await_word", _word_of_one_gpu)
+    with pytest.raises(HazardError, match='scope="sys"'):
+        check_ranks(_damaged(_words))
+
+
+@tile_function
+def _any_word(received: Any, half: index, rank: int, w: index, epoch: u32, patience: u32) -> u32:
+    return u32(received.atomic_load(half, rank, w, scope="sys") & 0xFFFFFFFF)
+
+
+def test_words_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No access races with another one: the sums are wrong."""
+    monkeypatch.setattr(of_sums, "await_word", _any_word)
+    launches = _damaged(_words)
+    check_ranks(launches)
+    _, expected = _words(EmulatedRanks(2))
+    assert not all(np.array_equal(_float(launch.consts["X"]), expected[0]) for launch in launches)
 
 
 @tile_function
@@ -247,6 +292,7 @@ WRITTEN = {
     "gather": {"C"},
     "scatter": {"own_sums", "sent", "signals"},
     "reduce": {"X", "sent", "signals", "epochs"},
+    "words": {"X", "sent", "epochs"},
 }
 
 
@@ -255,8 +301,8 @@ def test_launches_are_accepted_where_they_are_planned(product: str) -> None:
     """What a kernel writes is no part of its other arguments, as its caller sees them before addresses are known."""
     of = Sharded(1, 2, 256, 512, 128, BF16, (1, 128))
     layout, consts = Layout(2, 1 << 20, Layout(2, 1 << 20).bytes), SMALL | {"RANKS": 2}
-    if product == "reduce":
-        step = reduced(1024, BF16, 1, layout)
+    if product in ("reduce", "words"):
+        step = reduced(1024, BF16, 1, layout, WORDS if product == "words" else 0)
     else:
         step = (gathered if product == "gather" else scattered)(of, consts, layout, 0).step
     dispatcher = step.kernel.dispatcher

@@ -18,6 +18,7 @@ from tiledsl.dims import K, M, R
 from tiledsl.gemm.operands import dtype_named
 from tiledsl.gemm.sharded import (
     OF_SEGMENTS,
+    WORDS,
     Layout,
     Sharded,
     consts_of,
@@ -97,11 +98,12 @@ class EmulatedRanks:
         """A [ranks * m, K] and B [K, N] of each rank; else as `all_gather_gemm`."""
         return self._product(As, Bs, epilogue, consts, scatters=True)
 
-    def all_reduce(self, Xs: Sequence[Any], **consts: Any) -> Call:
-        """Each X becomes the sum of all; vectors of whole 16 bytes. It counts its calls itself."""
+    def all_reduce(self, Xs: Sequence[Any], words: int = WORDS, **consts: Any) -> Call:
+        """Each X becomes the sum of all; vectors of whole 16 bytes, by words up to so many bytes. It counts its calls
+        itself."""
         launches: list[OnRank] = []
         for rank, X in enumerate(Xs):
-            step = reduced(X.size, dtype_named(X.dtype), rank, self.layout)
+            step = reduced(X.size, dtype_named(X.dtype), rank, self.layout, words)
             launches.append(self._on_rank(rank, step, {"X": X, **consts}))
         return Call(launches, [*Xs])
 

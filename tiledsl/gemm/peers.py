@@ -45,6 +45,7 @@ __all__ = [
     "in_first_matrix",
     "load_gathered",
     "of_ranks",
+    "require_came",
     "send_sums",
     "shard_count",
     "shard_item",
@@ -152,8 +153,12 @@ def wait_for(arrived: Any, rank: index, place: index, call: Any) -> None:
     while arrived.atomic_load(rank, place, order="acquire", scope="sys") != epoch and asked < patience:
         asked = asked + u32(1)
     for other in unroll(ranks):
-        late = (asked == patience) & (rank == other)
-        assert_(not late, f"rank {other} of the group did not come to this product in time: has its process ended?")
+        require_came((asked == patience) & (rank == other), other)
+
+
+@tile_function
+def require_came(late: Any, rank: int) -> None:
+    assert_(not late, f"rank {rank} of the group did not come to this product in time: has its process ended?")
 
 
 @tile_function

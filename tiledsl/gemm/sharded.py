@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.all_reduce import BLOCKS, all_reduce
+from tiledsl.gemm.all_reduce import BLOCKS, all_reduce, all_reduce_words
 from tiledsl.gemm.choice import ranked
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.pad import padded
 from tiledsl.gemm.peers import BYTES
 from tiledsl.gemm.plan import Problem, by_variant, choice_of
 from tiledsl.gemm.steps import Place, Step
-from tiledsl.ir.types import F32, U32, DType
+from tiledsl.ir.types import F32, U32, U64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.signatures.specialize import Called, argument_error
@@ -55,6 +55,8 @@ FLAGS = 1 << 17
 """Words of a half."""
 SMALL = 1 << 20
 """Most bytes that `all_reduce` takes."""
+WORDS = 1 << 16
+"""Most bytes that `all_reduce_words` takes: each thread has one of them, and half of what links carry is numbers."""
 PART, MOST_PARTS = 16 << 20, 8
 """Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
 GRAIN = 1 << 10
@@ -85,8 +87,12 @@ class Layout:
         return self.small_flags + 2 * self.ranks * BLOCKS * U32.bytes
 
     @property
-    def small(self) -> int:
+    def words(self) -> int:
         return cdiv(self.epochs + BLOCKS * U32.bytes, GRAIN) * GRAIN
+
+    @property
+    def small(self) -> int:
+        return self.words + 2 * self.ranks * 2 * WORDS
 
     def slots(self, half: int) -> int:
         return self.small + 2 * self.ranks * SMALL + half * cdiv(self.room, GRAIN) * GRAIN
@@ -250,21 +256,30 @@ def _slots(of: Sharded, consts: Mapping[str, Any]) -> tuple[int, int]:
     return tiles, consts["BM"] * consts["BN"]
 
 
-def reduced(count: int, dtype: DType, rank: int, layout: Layout) -> Step:
-    """The C of all ranks, of `count` elements, becomes their sum in all of them. SMALL bytes at most, whole vectors."""
+def reduced(count: int, dtype: DType, rank: int, layout: Layout, words: int = WORDS) -> Step:
+    """The C of all ranks, of `count` elements, becomes their sum in all of them. SMALL bytes at most, whole vectors; by
+    words up to so many bytes."""
     assert count * dtype.bytes <= SMALL and count * dtype.bytes % BYTES == 0, f"{count} elements of {dtype}"
     ranks, between, own, size = layout.ranks, layout.pitch, rank * layout.pitch, dtype.bytes
-    flags, place = layout.small_flags, SMALL // size
-    of_half, words = ranks * place, ranks * BLOCKS
+    by_words = count * size <= words
+    kernel, sent, start, place, of = (
+        (all_reduce_words, U64, layout.words, 2 * WORDS // U64.bytes, count * size // U32.bytes)
+        if by_words
+        else (all_reduce, dtype, layout.small, SMALL // size, count)
+    )
+    of_half = ranks * place
     arrays = {
         "X": Place(C, dtype, (count,), (1,)),
-        "sent": Place(SENT, dtype, (ranks, 2, count), (between // size, of_half, 1), layout.small + rank * SMALL),
-        "received": Place(SEGMENTS, dtype, (2, ranks, count), (of_half, place, 1), own + layout.small),
-        "signals": Place(
-            SIGNALS, U32, (ranks, 2, BLOCKS), (between // U32.bytes, words, 1), flags + rank * BLOCKS * U32.bytes
+        "sent": Place(
+            SENT, sent, (ranks, 2, of), (between // sent.bytes, of_half, 1), start + rank * place * sent.bytes
         ),
-        "arrived": Place(SEGMENTS, U32, (2, ranks, BLOCKS), (words, BLOCKS, 1), own + flags),
+        "received": Place(SEGMENTS, sent, (2, ranks, of), (of_half, place, 1), own + start),
         "epochs": Place(SEGMENTS, U32, (BLOCKS,), (1,), own + layout.epochs),
         "of_call": Place(CALL, U32, (3,), (1,)),
     }
-    return Step(all_reduce, arrays, {"RANKS": ranks, "EARLY": True})
+    if not by_words:
+        flags, words = layout.small_flags, ranks * BLOCKS
+        at = flags + rank * BLOCKS * U32.bytes
+        arrays["signals"] = Place(SIGNALS, U32, (ranks, 2, BLOCKS), (between // U32.bytes, words, 1), at)
+        arrays["arrived"] = Place(SEGMENTS, U32, (2, ranks, BLOCKS), (words, BLOCKS, 1), own + flags)
+    return Step(kernel, arrays, {"RANKS": ranks, "EARLY": True})
