@@ -10,10 +10,10 @@ import pytest
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-from tiledsl import Fragment, barrier, i32, index, maximum, tile_function, u32
+from tiledsl import Fragment, TileFunction, barrier, cdiv, i32, index, maximum, minimum, tile_function, u32
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.gemm import all_reduce as of_sums
-from tiledsl.gemm import gemm, peers
+from tiledsl.gemm import gemm, peers, sharded
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
 from tiledsl.gemm.sharded import SOMEWHERE, WORDS, Layout, Sharded, consts_of, gathered, reduced, room_of, scattered
 from tiledsl.gemm.steps import Place
@@ -58,6 +58,19 @@ def _scatter(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, 
     return ranks.gemm_reduce_scatter(As, Bs, **(SMALL | consts)), [sums[i * M :][:M] for i in range(many)]
 
 
+def _copied(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
+    """As `_scatter` of many tiles for each SM, whose sums copy engines send."""
+    sharded.WAVES = 0
+    return _scatter(ranks, seed, **consts)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard has two parts of several tiles. What `_copied` sets is undone."""
+    monkeypatch.setattr(sharded, "WAVES", sharded.WAVES)
+    monkeypatch.setattr(sharded, "SUMS_SENT", (1 << 14, 2))
+
+
 def _reduce(ranks: EmulatedRanks, seed: int = 0, words: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
     Xs = [_integers(seed + i, 1032) for i in range(ranks.layout.ranks)]
     return ranks.all_reduce(Xs, words, **consts), [sum(map(_float, Xs))] * len(Xs)
@@ -73,14 +86,14 @@ def _require_equal(call: Call, expected: list[NDArray[Any]]) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize("product", [_gather, _scatter])
+@pytest.mark.parametrize("product", [_gather, _scatter, _copied])
 def test_products_are_right_and_clean(product: Any, variant: dict[str, Any]) -> None:
     call, expected = product(EmulatedRanks(2), **variant)
     assert check_ranks(call.launches, raises=False).findings == ()
     _require_equal(call, expected)
 
 
-@pytest.mark.parametrize("product", [_gather, _scatter, _reduce, _words])
+@pytest.mark.parametrize("product", [_gather, _scatter, _copied, _reduce, _words])
 @pytest.mark.parametrize("ranks_", [2, 3])
 def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
     ranks = EmulatedRanks(ranks_)
@@ -90,7 +103,7 @@ def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
         _require_equal(call, expected)
 
 
-@pytest.mark.parametrize("product", [_gather, _scatter, _reduce, _words])
+@pytest.mark.parametrize("product", [_gather, _scatter, _copied, _reduce, _words])
 def test_clean_under_other_schedules(product: Any) -> None:
     call, expected = product(EmulatedRanks(2))
     check_ranks(call.launches, seeds=3)
@@ -135,7 +148,7 @@ def test_epilogue_is_applied_to_whole_sums(name: str) -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    for product in (_gather, _scatter, _reduce, _words):
+    for product in (_gather, _scatter, _copied, _reduce, _words):
         call, _ = product(EmulatedRanks(2))
         with pytest.raises(EmulatorError, match="rank 1 of the group did not come to this product in time"):
             run_ranks([launch for launch in call.launches if launch.rank == 0])
@@ -188,7 +201,7 @@ def _on_one_gpu(arrived: Any, rank: index, place: index, call: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", [_never, _relaxed, _on_one_gpu], ids=lambda f: f.fn.__name__)
-@pytest.mark.parametrize("product", [_gather, _scatter, _reduce])
+@pytest.mark.parametrize("product", [_gather, _scatter, _copied, _reduce])
 def test_waits_acquire_what_was_sent(product: Any, damage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "wait_for", damage)
     monkeypatch.setattr(of_sums, "wait_for", damage)
@@ -259,21 +272,44 @@ def test_flags_are_set_behind_all_sums_for_other_gpus(damage: Any, text: str, mo
         check_ranks(_damaged(_scatter))
 
 
+def _count(order: Any, meet: bool) -> TileFunction[..., Any]:
+    @tile_function
+    def count_in_part(signals: Any, counts: Any, t: Any, slots: index, thread: index, call: Any) -> None:
+        each = cdiv(slots, counts.shape[1])
+        part = t.slot // each
+        if meet:
+            barrier()
+        if thread == 0:
+            before = counts.atomic_add(t.batch, part, 1, order=order)
+            if before + 1 == u32(minimum(each, slots - part * each)):
+                counts[t.batch, part] = 0
+                signals.atomic_store(t.batch, part, call[2], order="release", scope="sys")
+
+    return count_in_part
+
+
+@pytest.mark.parametrize(("order", "meet"), [("acq_rel", False), ("relaxed", True)])
+def test_parts_are_copied_when_all_sums_are_there(order: Any, meet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "count_in_part", _count(order, meet))
+    with pytest.raises(HazardError, match="race"):
+        check_ranks(_damaged(_copied))
+
+
 # -- the plan --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_parts_of_segments_are_apart(rank: int) -> None:
     """What ranks send, in either half, and the flags of it, are bytes of nobody else."""
+    layout = Layout(3, 1 << 21, Layout(3, 1 << 21).bytes + 512)
     of = Sharded(rank, 3, 130, 520, 72, BF16, (1, 72))
-    layout = Layout(3, 1 << 20, Layout(3, 1 << 20).bytes + 512)
-    consts = consts_of(of, True)
-    for plan in (gathered, scattered):
-        taken = np.zeros(3 * layout.pitch, np.int8)
+    for plan, sharded.WAVES in ((gathered, 2), (scattered, 2), (scattered, 0)):
+        consts, taken = consts_of(of, plan is scattered), np.zeros(3 * layout.pitch, np.int8)
+        assert room_of(of, consts, plan is scattered) <= layout.room
         for half in range(2):
             sends, step = plan(of, consts, layout, half)
             places = [send.to for send in sends] + [send.flags for send in sends]
-            names = "sent", "signals"
+            names = ("sent", "signals") if half else ("sent", "signals", "counts")  # these are of all calls
             places += [step.arrays[name] for name in names if name in step.arrays]
             for place in places:
                 taken[_bytes(place)] += 1
@@ -282,15 +318,10 @@ def test_parts_of_segments_are_apart(rank: int) -> None:
         assert taken.max() == 1
 
 
-def test_more_tiles_than_flags_are_refused() -> None:
-    of = Sharded(0, 2, 1 << 18, 1 << 14, 128, BF16, (1, 128))
-    with pytest.raises(KernelArgumentError, match="131072 have flags"):
-        room_of(of, SMALL | {"RANKS": 2}, True)
-
-
 WRITTEN = {
     "gather": {"C"},
     "scatter": {"own_sums", "sent", "signals"},
+    "copies": {"own_sums", "sent", "signals", "counts"},
     "reduce": {"X", "sent", "signals", "epochs"},
     "words": {"X", "sent", "epochs"},
 }
@@ -300,6 +331,8 @@ WRITTEN = {
 def test_launches_are_accepted_where_they_are_planned(product: str) -> None:
     """What a kernel writes is no part of its other arguments, as its caller sees them before addresses are known."""
     of = Sharded(1, 2, 256, 512, 128, BF16, (1, 128))
+    if product == "copies":
+        sharded.WAVES = 0
     layout, consts = Layout(2, 1 << 20, Layout(2, 1 << 20).bytes), SMALL | {"RANKS": 2}
     if product in ("reduce", "words"):
         step = reduced(1024, BF16, 1, layout, WORDS if product == "words" else 0)

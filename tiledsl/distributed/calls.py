@@ -137,12 +137,16 @@ class Overlapped:
         half, told = ranks.begin_call(stream)
         copies, launch, start = self.halves[half]
         base, at = segments.base, left.data_ptr()
-        if copies:
-            ranks.send(stream, at, copies)
+        gathers = self.call is GATHER
+        if gathers:
+            ranks.begin_to_send(stream)
+            ranks.send(at, copies)
         at_bias = 0 if bias is None else bias.contiguous().data_ptr()
         run_launch(launch, stream, (at, right.data_ptr(), C.data_ptr(), at_bias, told, base, base, base))
-        if copies:
+        if gathers:
             ranks.join(stream)
+        else:
+            ranks.send(base, copies)
         if rows_to is not None and segments.own is not None:
             self._take_rows(left, rows_to, segments.own[start:])
 

@@ -189,14 +189,21 @@ class Ranks:
         self._calls += 1
         return self._calls % 2, self._table.data_ptr() + row * WORDS * 4
 
-    def send(self, stream: int, source: int, copies: Iterable[Copy]) -> None:
-        """Begin to send rows of the A at `source`, for the call that has begun, behind what `stream` has now."""
+    def begin_to_send(self, stream: int) -> None:
+        """What is sent next comes behind what `stream` has now."""
+        self._follow(self._side.cuda_stream, stream, self._events[0])
+
+    def send(self, source: int, copies: Iterable[Copy]) -> None:
+        """Send what begins at `source`, for the call that has begun. Where copies wait for flags, the kernel that sets
+        these has been launched: so none of them can be before it in a queue of the GPU."""
         assert self.segments is not None
         gpu, base, side = driver(), self.segments.base, self._side.cuda_stream
-        self._follow(side, stream, self._events[0])
-        copy, write, number = gpu.cu.cuMemcpyDtoDAsync, gpu.cu.cuStreamWriteValue32, self._calls & MASK
+        copy, write, wait = gpu.cu.cuMemcpyDtoDAsync, gpu.cu.cuStreamWriteValue32, gpu.cu.cuStreamWaitValue32
+        number, equal = self._calls & MASK, gpu.cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ.value
         for each in copies:
-            gpu.check(copy(base + each.to, source + each.source, each.bytes, side), "sending rows to another rank")
+            if each.ready is not None:
+                gpu.check(wait(side, base + each.ready, number, equal), "waiting for a part to be sent")
+            gpu.check(copy(base + each.to, source + each.source, each.bytes, side), "sending to another rank")
             gpu.check(write(side, base + each.flag, number, 0), "setting a flag of another rank")
 
     def join(self, stream: int) -> None:

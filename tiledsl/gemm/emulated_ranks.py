@@ -41,12 +41,22 @@ THREADS = 64
 
 
 @tile_kernel
-def send_rows(X: Global[D, M, K], to: Global[D, M, K], flags: Global[u32, R], of_call: Global[u32, Literal[3]]):
-    """Copies X to the memory of another rank, part by part, and sets the flag of each to the number of the call."""
+def send_rows(
+    X: Global[D, M, K],
+    to: Global[D, M, K],
+    flags: Global[u32, R],
+    of_call: Global[u32, Literal[3]],
+    ready: Global[u32, R] | None = None,
+):
+    """Copies X to the memory of another rank, part by part, and sets the flag of each to the number of the call. ready:
+    flags of parts that may be copied."""
     t = threads(THREADS)
     grid(1)
     each = cdiv(M, R)
     for part in range(R):
+        if ready is not None:
+            while ready.atomic_load(part, order="acquire", scope="sys") != of_call[1]:
+                pass
         for row in range(part * each, minimum(part * each + each, M)):
             for k in range(t, K, THREADS):
                 to[row, k] = X[row, k]
@@ -132,7 +142,10 @@ class EmulatedRanks:
             launches.append(self._on_rank(rank, step, given))
             for send in sends:
                 arrays = {"to": self._array(send.to), "flags": self._array(send.flags), "of_call": self._told(rank)}
-                launches.append(OnRank(rank, send_rows, (), {"X": A, **arrays}))
+                if send.ready is not None:
+                    arrays["ready"] = self._array(send.ready)
+                X = A if send.held is None else self._array(send.held)
+                launches.append(OnRank(rank, send_rows, (), {"X": X, **arrays}))
             results.append(C)
         return Call(launches, results)
 

@@ -30,9 +30,9 @@ do not leave. `tiledsl.gemm.gemm` also takes operands that TMA cannot read at al
 
 With RANKS, that many ranks (GPUs) multiply together (`peers.py`), and the batches are their shards. With `own_rows`,
 rows of A are gathered: A has those of the other ranks, which `arrived` tells of. Else sums are scattered: `own_sums` is
-the shard of this rank, and of C the shape alone counts; `sent` and `signals` are in the memory of the others,
-`received` and `arrived` in that of this rank, [ranks, slots, elements of a tile] and [ranks, slots]. of_call: the rank,
-the number of the call, and how often a flag is asked for. (`sharded.py` says where.)
+the shard of this rank, and of C the shape alone counts; `sent` and `signals` are in the memory of the others or, with
+`counts`, in that of this rank as `received` and `arrived` are, [ranks, slots, elements of a tile] and [ranks, parts].
+of_call: the rank, the number of the call, and how often a flag is asked for. (`sharded.py` says where.)
 """
 
 from typing import Any, Literal, TypeVar
@@ -84,7 +84,6 @@ from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_wi
 from tiledsl.gemm.parts import is_own, leave, shares
 from tiledsl.gemm.peers import (
     add_sums,
-    gathered_item,
     in_first_matrix,
     load_gathered,
     of_ranks,
@@ -231,8 +230,9 @@ def hopper_fastest(
     own_sums: Global[E, Literal[1], M, N] | None = None,
     sent: Global[E, L, R, J] | None = None,
     received: Global[E, L, R, J] | None = None,
-    signals: Global[u32, L, R] | None = None,
-    arrived: Global[u32, L, R] | None = None,
+    signals: Global[u32, L, P] | None = None,
+    counts: Global[u32, L, P] | None = None,
+    arrived: Global[u32, L, P] | None = None,
     of_call: Global[u32, Literal[3]] | None = None,
     *,
     BM: const = 128,
@@ -271,8 +271,7 @@ def hopper_fastest(
     into: Any = own_sums if scatters else C
     if RANKS:
         order = call[0] + (1 if scatters else 0)
-        item_of: Any = shard_item if scatters else gathered_item
-        items = Schedule(shard_count, item_of, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
+        items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
@@ -354,7 +353,7 @@ def hopper_fastest(
                         store_share(x, first, C, t, groups, GATHER, sums, found[r.index, :], ending)
                         leave(done, t.number, found[r.index, :], thread_of(x))
                 elif scatters and t.batch != call[0]:
-                    send_sums(x, t, sent, signals, call)
+                    send_sums(x, t, sent, signals, counts, call)
                 elif mine:
                     if scatters:
                         x, t = add_sums(x, received, arrived, t, call), in_first_matrix(t)

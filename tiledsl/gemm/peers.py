@@ -4,11 +4,12 @@ A, C and what is sent are batches of one matrix a rank, its *shard*. Each rank b
 wait for. A flag is a word that its sender sets to the number of the call, the *epoch*, behind what it has sent; flags
 of a call are no others' before every rank has come to the next one.
 
-- Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and then multiplies those
-  of the others as one matrix. It waits for the rows of each before it loads them.
-- Sums are scattered: a rank begins with the shard of C that belongs to the next rank, and stores these sums in the
-  memory of that rank. Its own shard comes last: to its sums it adds those of the others, from the next rank on in turn.
-  All ranks have sent before they wait, so none waits for ever, and the bits do not depend on who comes when.
+- Rows are gathered: a rank begins with its own shard of A, which is an argument of its own, and waits for the rows of
+  each other one before it loads them.
+- Sums are scattered: a rank begins with the shard of C that belongs to the next rank. The sums of few tiles its threads
+  store in the memory of that rank; those of many in its own, and when all tiles of a part of the shard are there, a
+  copy engine sends it. Its own shard comes last: to its sums it adds those of the others, from the next rank on in
+  turn. All ranks have sent before they wait, so none waits for ever, and the bits do not depend on who comes when.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ from tiledsl.lang.schedules import unwrapped
 __all__ = [
     "BYTES",
     "add_sums",
-    "gathered_item",
     "in_first_matrix",
     "load_gathered",
     "of_ranks",
@@ -93,40 +93,6 @@ def shard_item(
         k=t.k,
         batch=(shard + first) % batches,
         slot=t.number,
-        first=t.first,
-        part=t.part,
-        at_m=t.at_m,
-        along_m=t.along_m,
-    )
-
-
-@unwrapped
-def gathered_item(
-    i: Any,
-    place: Place,
-    m: Any,
-    n: Any,
-    k: Any,
-    sizes: Any,
-    band: Any,
-    batches: Any,
-    parts: int,
-    groups: Any,
-    first: Any,
-) -> Any:
-    """As `part_item`, of shard number `first`, and then of all others, from the next one on in turn, as of one matrix:
-    a band has rows of several shards where these have few, so that columns of B are read as seldom as without shards.
-    """
-    height = cdiv(m, sizes[0] * place.m) * place.m
-    own = part_count(place, m, n, k, sizes, band, 1, parts, groups)
-    other = min(i // own, 1)
-    rows = (1 + other * (batches - 2)) * height * sizes[0]
-    t = part_item(i - other * own, place, rows, n, k, sizes, band, 1, parts, groups)
-    return WorkItem(
-        m=tile(t.above % height + place.at_m, sizes[0]),
-        n=t.n,
-        k=t.k,
-        batch=(first + other + t.above // height) % batches,
         first=t.first,
         part=t.part,
         at_m=t.at_m,
@@ -209,14 +175,33 @@ def await_rows(t: Any, rows: index, arrived: Any, call: Any, last: i32) -> i32:
 
 
 @tile_function
-def send_sums(x: Fragment[Any], t: Any, sent: Any, signals: Any, call: Any) -> None:
-    """Stores the sums of another rank's item in its memory, each thread in vectors, from where `add_sums` takes them;
-    then lets it know."""
+def send_sums(x: Fragment[Any], t: Any, sent: Any, signals: Any, counts: Any, call: Any) -> None:
+    """Stores the sums of another rank's item in `sent`, each thread in vectors, from where `add_sums` takes them.
+
+    Without counts, `sent` is in the memory of that rank, which is told of each item. With them, it is in that of this
+    rank, and whoever has stored the last item of a part signals that the part may be copied.
+    """
     thread, threads, held = thread_of(x), x.layout.threads, x.registers()
     wide: int = BYTES // sent.dtype.bytes
     for i in unroll(held.shape[0] // wide):
         sent.store(t.batch, t.slot, (i * threads + thread) * wide, held[i * wide : i * wide + wide].to(sent.dtype))
-    signal(signals, t.batch, t.slot, thread, call)
+    if counts is None:
+        signal(signals, t.batch, t.slot, thread, call)
+    else:
+        count_in_part(signals, counts, t, sent.shape[1], thread, call)
+
+
+@tile_function
+def count_in_part(signals: Any, counts: Any, t: Any, slots: index, thread: index, call: Any) -> None:
+    """Counts an item whose sums all threads have stored, among those of its part, which are `slots` / parts."""
+    each: index = cdiv(slots, counts.shape[1])
+    part: index = t.slot // each
+    barrier()
+    if thread == 0:
+        before = counts.atomic_add(t.batch, part, 1, order="acq_rel")
+        if before + 1 == u32(minimum(each, slots - part * each)):
+            counts[t.batch, part] = 0  # for the next call
+            signals.atomic_store(t.batch, part, call[2], order="release", scope="sys")
 
 
 @tile_function
@@ -231,14 +216,15 @@ def signal(signals: Any, rank: index, slot: index, thread: index, call: Any) -> 
 def add_sums(x: Fragment[Any], received: Any, arrived: Any, t: Any, call: Any) -> Fragment[Any]:
     """x, and what the other ranks have sent for this item, from the next rank on in turn.
 
-    received, arrived: as `sent` and `signals` of the others.
+    received, arrived: what the others have sent, and flags of its parts, [ranks, parts].
     """
     own: index = call[0]
     ranks: int = call[1]
     thread, threads, total = thread_of(x), x.layout.threads, x.registers()
     wide = BYTES // received.dtype.bytes
     if thread < ranks - 1:
-        wait_for(arrived, (own + 1 + thread) % ranks, t.slot, call)
+        part: index = t.slot // cdiv(received.shape[1], arrived.shape[1])
+        wait_for(arrived, (own + 1 + thread) % ranks, part, call)
     barrier()
     count = total.shape[0] // wide
     each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)

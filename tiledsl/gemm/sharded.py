@@ -27,7 +27,6 @@ from tiledsl.gemm.steps import Place, Step
 from tiledsl.ir.types import F32, U32, U64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
-from tiledsl.signatures.specialize import Called, argument_error
 
 __all__ = [
     "OF_SEGMENTS",
@@ -51,19 +50,19 @@ for a view that reaches over all segments, so that others lie within its span.""
 OF_SEGMENTS = SEGMENTS, SENT, SIGNALS
 SOMEWHERE = tuple((1 << 60) + (i << 50) for i in range(8))
 """Addresses of the memories while launches are planned: as aligned as they should be, and away from each other."""
-FLAGS = 1 << 17
-"""Words of a half."""
+FLAGS = 1 << 12
+"""Most parts that are sent in a call."""
 SMALL = 1 << 20
 """Most bytes that `all_reduce` takes."""
 WORDS = 1 << 16
 """Most bytes that `all_reduce_words` takes: each thread has one of them, and half of what links carry is numbers."""
-PART, MOST_PARTS = 16 << 20, 8
-"""Bytes of rows that one flag is for, about, since a copy and its flag take 5 us more; and most of a shard."""
+ROWS_SENT, SUMS_SENT = (16 << 20, 8), (4 << 20, 4)
+"""Bytes of a part of rows, or of sums, about, since a copy and its flag take 5 us more; and most parts of a shard."""
+WAVES = 2
+"""Up to so many tiles for each SM, threads send sums themselves: copies would come too late."""
 GRAIN = 1 << 10
 ROWS, MANY = 128, 1000
 """Of a tile; more than there are variants."""
-SCATTERED = Called("gemm_reduce_scatter")
-"""What errors name."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,17 @@ class Layout:
     def arrived(self, half: int) -> int:
         return half * FLAGS * U32.bytes
 
+    def ready(self, half: int) -> int:
+        return self.arrived(2 + half)
+
+    @property
+    def counts(self) -> int:
+        """Of all calls: one after the other, they leave zeros."""
+        return self.arrived(4)
+
     @property
     def small_flags(self) -> int:
-        return self.arrived(2)
+        return self.arrived(5)
 
     @property
     def epochs(self) -> int:
@@ -127,32 +134,38 @@ class Sharded:
 
 
 class Copy(NamedTuple):
-    """`bytes` of A from `source` on go to `to` of the segments; then the flag there becomes the number of the call."""
+    """`bytes` from `source` on, of A or of the segments, go to `to` of the segments; then the flag there becomes the
+    number of the call. First the flag `ready` becomes that, unless it is None."""
 
     source: int
     to: int
     bytes: int
     flag: int
+    ready: int | None
 
 
 @dataclass(frozen=True)
 class Send:
-    """All rows of a shard of A go to another rank: `to`, in as many parts as `flags` has words."""
+    """Rows of `to.shape` go to another rank, in as many parts as `flags` has words: of A, or of `held`, of which a part
+    may be copied when its word of `ready` says so."""
 
     to: Place
     flags: Place
+    held: Place | None = None
+    ready: Place | None = None
 
     @property
     def copies(self) -> list[Copy]:
         """In their order."""
         (rows, _), (parts,), pitch = self.to.shape, self.flags.shape, self.to.strides[0] * self.to.dtype.bytes
-        each = cdiv(rows, parts)
+        each, source = cdiv(rows, parts), 0 if self.held is None else self.held.offset
         return [
             Copy(
-                part * each * pitch,
+                source + part * each * pitch,
                 self.to.offset + part * each * pitch,
                 min(each, rows - part * each) * pitch,
                 self.flags.offset + part * U32.bytes,
+                None if self.ready is None else self.ready.offset + part * U32.bytes,
             )
             for part in range(parts)
         ]
@@ -165,6 +178,12 @@ class Product(NamedTuple):
     step: Step
 
 
+def parts_of(rows: int, bytes: int, size: tuple[int, int]) -> int:
+    """In how many parts so many rows are sent, none of them empty. bytes: of all. size: of a part, and most parts."""
+    each, most = size
+    return cdiv(rows, cdiv(rows, min(most, max(1, bytes // each))))
+
+
 def row_bytes(of: Sharded) -> int:
     """Between rows of A, which TMA loads."""
     return padded(of.k, of.dtype.bytes) * of.dtype.bytes
@@ -175,13 +194,18 @@ def room_of(of: Sharded, consts: dict[str, Any], scatters: bool) -> int:
     if not scatters:
         return of.ranks * of.m * row_bytes(of)
     slots, elements = _slots(of, consts)
-    return of.ranks * slots * elements * of.dtype.bytes
+    return (1 if by_threads(of, slots) else 2) * of.ranks * slots * elements * of.dtype.bytes
+
+
+def by_threads(of: Sharded, slots: int) -> bool:
+    """Whether threads store sums in the memory of other ranks, of so many tiles of a shard."""
+    return of.ranks * slots <= WAVES * of.processors
 
 
 def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
-    """The consts of `hopper_fastest`: what suits one product of all rows, whose k is not split. Where sums are scattered,
-    two instances take turns, so that one sends, or adds up, while the other multiplies; and CTAs of no cluster, which
-    would wait for each other's sending."""
+    """The consts of `hopper_fastest`: what suits one product of all rows, whose k is not split. Where sums are
+    scattered, two instances take turns, so that one stores, or adds up, while the other multiplies, without clusters,
+    whose CTAs would wait for each other's stores."""
     whole = of.m % ROWS == 0
     problem = Problem(
         1 if whole else of.ranks, of.ranks * of.m if whole else of.m, of.n, of.k, of.dtype.name, of.dtype.name,
@@ -199,7 +223,7 @@ def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
 def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
     """C = A B, [ranks, m, n], of the A of all ranks and the B of this one."""
     pitch, size = row_bytes(of), of.dtype.bytes
-    parts = cdiv(of.m, cdiv(of.m, min(MOST_PARTS, max(1, of.m * pitch // PART))))
+    parts = parts_of(of.m, of.m * pitch, ROWS_SENT)
     start, arrived = layout.slots(half), layout.arrived(half)
     sends: list[Send] = []
     for distance in range(1, of.ranks):  # who comes to this shard first is served first
@@ -221,20 +245,40 @@ def gathered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> 
 def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) -> Product:
     """C = the shard of this rank, [m, n], of the sum of A B over all ranks, each with its A [ranks, m, k] and B."""
     slots, elements = _slots(of, consts)
-    pitch, each = row_bytes(of) // of.dtype.bytes, slots * elements
-    start, arrived = layout.slots(half), layout.arrived(half)
-    own, between, size = of.rank * layout.pitch, layout.pitch, of.dtype.bytes
-    sums, flags = (of.ranks, slots, elements), (of.ranks, slots)
+    pitch, each, size = row_bytes(of) // of.dtype.bytes, slots * elements, of.dtype.bytes
+    start, arrived, between = layout.slots(half), layout.arrived(half), layout.pitch
+    own, shard = of.rank * between, (slots, elements)
+    parts = slots if by_threads(of, slots) else parts_of(slots, each * size, SUMS_SENT)
+    sums, flags, strides = (of.ranks, *shard), (of.ranks, parts), (each, elements, 1)
     arrays = {
         "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
         "C": Place(A, of.dtype, (of.ranks, of.m, of.n), (0, of.n, 1)),  # its shape alone counts; C is own_sums
         "own_sums": Place(C, of.dtype, (1, of.m, of.n), row_major((1, of.m, of.n))),
-        "sent": Place(SENT, of.dtype, sums, (between // size, elements, 1), start + of.rank * each * size),
-        "received": Place(SEGMENTS, of.dtype, sums, (each, elements, 1), own + start),
-        "signals": Place(SIGNALS, U32, flags, (between // U32.bytes, 1), arrived + of.rank * slots * U32.bytes),
-        "arrived": Place(SEGMENTS, U32, flags, (slots, 1), own + arrived),
+        "received": Place(SEGMENTS, of.dtype, sums, strides, own + start),
+        "arrived": Place(SEGMENTS, U32, flags, (parts, 1), own + arrived),
     }
-    return Product((), _step(of, arrays, consts))
+    # Of this rank, in the segment of another one.
+    to, told = start + of.rank * each * size, arrived + of.rank * parts * U32.bytes
+    sends: list[Send] = []
+    if by_threads(of, slots):
+        arrays["sent"] = Place(SENT, of.dtype, sums, (between // size, elements, 1), to)
+        arrays["signals"] = Place(SIGNALS, U32, flags, (between // U32.bytes, 1), told)
+    else:
+        held, ready = own + start + of.ranks * each * size, own + layout.ready(half)
+        arrays["sent"] = Place(SEGMENTS, of.dtype, sums, strides, held)
+        arrays["signals"] = Place(SEGMENTS, U32, flags, (parts, 1), ready)
+        arrays["counts"] = Place(SEGMENTS, U32, flags, (parts, 1), own + layout.counts)
+        for distance in range(1, of.ranks):  # in the order in which they are computed
+            rank = (of.rank + distance) % of.ranks
+            sends.append(
+                Send(
+                    Place(SEGMENTS, of.dtype, shard, (elements, 1), rank * between + to),
+                    Place(SEGMENTS, U32, (parts,), (1,), rank * between + told),
+                    Place(SEGMENTS, of.dtype, shard, (elements, 1), held + rank * each * size),
+                    Place(SEGMENTS, U32, (parts,), (1,), ready + rank * parts * U32.bytes),
+                )
+            )
+    return Product(tuple(sends), _step(of, arrays, consts))
 
 
 def _step(of: Sharded, arrays: dict[str, Place], consts: dict[str, Any]) -> Step:
@@ -246,13 +290,10 @@ def _step(of: Sharded, arrays: dict[str, Place], consts: dict[str, Any]) -> Step
 
 
 def _slots(of: Sharded, consts: Mapping[str, Any]) -> tuple[int, int]:
-    """How many tiles a shard has, and how many elements each. Raises KernelArgumentError."""
+    """How many tiles a shard has, and how many elements each."""
     height: int = consts["BM"] * consts["CLUSTER"][0]
     width: int = consts["BN"] * consts["CLUSTER"][1]
     tiles = cdiv(of.m, height) * consts["CLUSTER"][0] * cdiv(of.n, width) * consts["CLUSTER"][1]
-    if of.ranks * tiles > FLAGS:
-        message = f"{of.ranks} shards of {of.m} x {of.n} are {of.ranks * tiles} tiles, and at most {FLAGS} have flags"
-        raise argument_error(SCATTERED, message, "multiply fewer rows at a time")
     return tiles, consts["BM"] * consts["BN"]
 
 

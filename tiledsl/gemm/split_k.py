@@ -83,7 +83,7 @@ def part_item(
     several of its CTAs read at the same time, so these have neighbouring tiles, and the same part of k.
 
     first: of k. number: of the slice. group: of the cluster among those that share it. part: of the CTA in the cluster.
-    at_m, along_m: which of the cluster's tiles along m this is, and how many there are. above: tiles above all of them.
+    at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
     """
     across, within = (1, place.n) if parts else (place.n, 1)
     rows, columns = cdiv_any(m, sizes[0] * place.m), cdiv_any(n, sizes[1] * across)
@@ -98,14 +98,13 @@ def part_item(
         first, end = part * steps // all_parts * sizes[2], (part + 1) * steps // all_parts * sizes[2]
         along_k = tiles(min(k, end), sizes[2], start=first)
     row, column = in_bands(i % each, rows, columns, max(1, band // place.m))
-    above, column = row * place.m, column * across
+    row, column = row * place.m + place.at_m, column * across
     if across > 1:
         column = column + place.at_n
     return WorkItem(
-        m=tile(above + place.at_m, sizes[0]),
+        m=tile(row, sizes[0]),
         n=tile(column, sizes[1]),
         k=along_k,
-        above=above,
         first=first,
         batch=i // each,
         number=(i * place.m + place.at_m) * place.n + place.at_n,
