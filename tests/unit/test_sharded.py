@@ -60,14 +60,14 @@ def _scatter(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, 
 
 def _copied(ranks: EmulatedRanks, seed: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
     """As `_scatter` of many tiles for each SM, whose sums copy engines send."""
-    sharded.WAVES = 0
+    sharded.MOST_BY_THREADS = 0
     return _scatter(ranks, seed, **consts)
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard has two parts of several tiles. What `_copied` sets is undone."""
-    monkeypatch.setattr(sharded, "WAVES", sharded.WAVES)
+    monkeypatch.setattr(sharded, "MOST_BY_THREADS", sharded.MOST_BY_THREADS)
     monkeypatch.setattr(sharded, "SUMS_SENT", (1 << 14, 2))
 
 
@@ -275,8 +275,8 @@ def test_flags_are_set_behind_all_sums_for_other_gpus(damage: Any, text: str, mo
 def _count(order: Any, meet: bool) -> TileFunction[..., Any]:
     @tile_function
     def count_in_part(signals: Any, counts: Any, t: Any, slots: index, thread: index, call: Any) -> None:
-        each = cdiv(slots, counts.shape[1])
-        part = t.slot // each
+        each: index = cdiv(slots, counts.shape[1])
+        part: index = t.slot // each
         if meet:
             barrier()
         if thread == 0:
@@ -303,7 +303,7 @@ def test_parts_of_segments_are_apart(rank: int) -> None:
     """What ranks send, in either half, and the flags of it, are bytes of nobody else."""
     layout = Layout(3, 1 << 21, Layout(3, 1 << 21).bytes + 512)
     of = Sharded(rank, 3, 130, 520, 72, BF16, (1, 72))
-    for plan, sharded.WAVES in ((gathered, 2), (scattered, 2), (scattered, 0)):
+    for plan, sharded.MOST_BY_THREADS in ((gathered, 0), (scattered, 1 << 20), (scattered, 0)):
         consts, taken = consts_of(of, plan is scattered), np.zeros(3 * layout.pitch, np.int8)
         assert room_of(of, consts, plan is scattered) <= layout.room
         for half in range(2):
@@ -332,7 +332,7 @@ def test_launches_are_accepted_where_they_are_planned(product: str) -> None:
     """What a kernel writes is no part of its other arguments, as its caller sees them before addresses are known."""
     of = Sharded(1, 2, 256, 512, 128, BF16, (1, 128))
     if product == "copies":
-        sharded.WAVES = 0
+        sharded.MOST_BY_THREADS = 0
     layout, consts = Layout(2, 1 << 20, Layout(2, 1 << 20).bytes), SMALL | {"RANKS": 2}
     if product in ("reduce", "words"):
         step = reduced(1024, BF16, 1, layout, WORDS if product == "words" else 0)
