@@ -223,7 +223,8 @@ def add_sums(x: Fragment[Any], received: Any, arrived: Any, t: Any, call: Any) -
     thread, threads, total = thread_of(x), x.layout.threads, x.registers()
     wide = BYTES // received.dtype.bytes
     if thread < ranks - 1:
-        part = index(t.slot // cdiv(received.shape[1], arrived.shape[1]))
+        slots: index = received.shape[1]
+        part: index = t.slot // cdiv(slots, arrived.shape[1])
         wait_for(arrived, (own + 1 + thread) % ranks, part, call)
     barrier()
     count = total.shape[0] // wide
