@@ -245,6 +245,7 @@ def hopper_grouped(
     MASKED: Const[bool] = False,
     EXCHANGED: Const[bool] = False,
     SCALED: Const[bool] = False,
+    HALVES: Const[bool] = False,
     EARLY: Const[bool] = False,
     CHECK: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
@@ -262,7 +263,9 @@ def hopper_grouped(
     read_groups(ends, starts, bounds, L, M, BM, MASKED, CHECK)
     work = persistent(Schedule(group_count, group_item, ends, starts, L, N, K, (BM, BN, BK), (GROUP, MASKED)))
     height = staged_width(BM, A.unit == 2)
-    ring = Ring(STAGES, a=staging(A, height, BK), b=staging(B, BK, BN))
+    width = BN // 2 if HALVES else BN
+    ring = Ring(STAGES, a=staging(A, height, BK), b=staging(B, BK, width))
+    behind: Any = Ring(STAGES, b=staging(B, BK, width)) if HALVES else None
     if EXCHANGED:
         out = shared((2 * INSTANCES, gcd(BM, TALL), BN), C.dtype, layout=swizzle_128b)
     else:
@@ -274,7 +277,10 @@ def hopper_grouped(
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(as_stored(A[t.batch, tile(0, height) + t.m.start, k]), s.a)
-                    tma_load(as_stored(B[t.group, k, t.n]), s.b)
+                    tma_load(as_stored(B[t.group, k, tile(0, width) + t.n.start]), s.b)
+                if HALVES:
+                    with behind.fill() as s:
+                        tma_load(as_stored(B[t.group, k, tile(1, width) + t.n.start]), s.b)
     with role("math", warpgroups=2 // INSTANCES, registers=232, instances=INSTANCES) as r:
         threads = 256 // INSTANCES
         thread = (warp_id() % (threads // 32)) * 32 + lane_id()
@@ -282,7 +288,7 @@ def hopper_grouped(
             acc: Any = None if SCALED else wgmma.accumulator((BN, BM) if EXCHANGED else (BM, BN), f32)
             with r.turn("multiply"):
                 if SCALED:
-                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.group)
+                    acc = promoted(ring, t, A, B, (BM, BN), scales, t.group, behind)
                 else:
                     for _ in t.k:
                         with ring.use(in_flight=1) as s:

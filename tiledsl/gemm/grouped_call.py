@@ -12,6 +12,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from tiledsl.errors import short_traceback
+from tiledsl.gemm.choice import BK, MACS, SCALING
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
@@ -240,12 +241,15 @@ class Tile(NamedTuple):
         stored = 2 * (gcd(self.rows, TALL) * self.columns if self.exchanged else self.rows * 64)
         beside = 8 * room + OTHER_BYTES + (ROOM_OF_SCALES if scaled else 0)
         stage = (staged_width(self.rows, along_k) + self.columns) * STEP
+        # Sums and products of such a tile do not fit into the registers together.
+        halves = scaled and self.rows * self.columns == 128 * 256
         return {
             "BM": self.rows,
             "BN": self.columns,
             "BK": STEP // size,
             "EXCHANGED": self.exchanged,
             "SCALED": scaled,
+            "HALVES": halves,
             "INSTANCES": self.instances,
             "STAGES": min((SHARED_BYTES - 2 * self.instances * stored - beside) // stage, 16),
             "GROUPS": room,
@@ -259,7 +263,7 @@ TILES = (
     Tile(128, 192, False),
     Tile(128, 256, False),
 )
-SCALED_TILES = (Tile(64, 64, False), Tile(64, 128, False), Tile(128, 128, False))
+SCALED_TILES = (Tile(64, 64, False), Tile(64, 128, False), Tile(128, 128, False), Tile(128, 256, False))
 """Each row of A has scales of its own, so operands are not exchanged; and registers hold sums and products."""
 
 LOADED = 92e3
@@ -282,18 +286,21 @@ def choose_grouped(
     """The consts of `hopper_grouped` for groups of `mean` rows on average and matrices of k x n. along_k: A is
     contiguous along k. size: bytes of an element of A and B."""
     k = cdiv(k * size, 2)
-    tile = min(SCALED_TILES if scaled else TILES, key=lambda t: microseconds(t, groups, mean, n, k))
-    early = bool(microseconds(tile, groups, mean, n, k) < EARLY)
+    tile = min(SCALED_TILES if scaled else TILES, key=lambda t: microseconds(t, groups, mean, n, k, scaled))
+    early = bool(microseconds(tile, groups, mean, n, k, scaled) < EARLY)
     return {**tile.consts(groups, along_k, size, scaled), "EARLY": early}
 
 
-def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int) -> float:
+def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int, scaled: bool = False) -> float:
     """What a product takes, about: the SMs' part and the memory's, of which the longer one hides most of the other.
-    k: as many 16-bit elements as it has bytes."""
+    k: as many 16-bit elements as it has bytes. scaled: by blocks, which takes longer than to load the tile."""
     some = mean / (1 + mean)  # the share of groups that have rows
     tiles = groups * some / (1 - some**tile.rows) * cdiv(n, tile.columns)
     exposed = 0.0 if tile.instances == 2 else STORED * tile.rows * tile.columns / (128 * 256)
-    busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(2 * k, STEP) * tile.loaded / LOADED + STARTED + exposed)
+    area, step = tile.rows * tile.columns, tile.loaded / LOADED
+    if scaled:
+        step = max(step, 1e-3 * area * BK / MACS * SCALING[area == 128 * 256])
+    busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(2 * k, STEP) * step + STARTED + exposed)
     memory = 2 * (groups * some * n * k + groups * mean * (k + n)) / READ
     return float(busiest**3 + memory**3) ** (1 / 3)
 
