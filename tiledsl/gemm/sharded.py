@@ -5,7 +5,8 @@ address space of each rank, so that a tensor may reach over all of them. A segme
 and two halves, which calls use in turn:
 
 - A rank sends for call e + 2 when its call e + 1 has ended. That waited for all others in their call e + 1, which they
-  began when their call e had ended. So nobody still reads what was sent for call e.
+  began when their call e had ended. So nobody still reads what was sent for call e, and all that this rank held for
+  copies of call e has been sent.
 - A flag is set to the number of the call, so that no one resets it, and one of an older call is not taken for it.
 
 (What a kernel does with this: `peers.py`; `all_reduce.py` counts its calls itself, in memory of its own.)
