@@ -14,6 +14,7 @@ from tiledsl import Fragment, TileFunction, barrier, cdiv, i32, index, maximum, 
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
 from tiledsl.gemm import all_reduce as of_sums
 from tiledsl.gemm import gemm, peers, sharded
+from tiledsl.gemm.all_reduce import BLOCKS
 from tiledsl.gemm.emulated_ranks import Call, EmulatedRanks
 from tiledsl.gemm.sharded import SOMEWHERE, WORDS, Layout, Sharded, consts_of, gathered, reduced, room_of, scattered
 from tiledsl.gemm.steps import Place
@@ -72,7 +73,8 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _reduce(ranks: EmulatedRanks, seed: int = 0, words: int = 0, **consts: Any) -> tuple[Call, list[NDArray[Any]]]:
-    Xs = [_integers(seed + i, 1032) for i in range(ranks.layout.ranks)]
+    # Vectors of two warps of each block, and one more.
+    Xs = [_integers(seed + i, BLOCKS * 33 * 8 + 8) for i in range(ranks.layout.ranks)]
     return ranks.all_reduce(Xs, words, **consts), [sum(map(_float, Xs))] * len(Xs)
 
 
