@@ -56,7 +56,7 @@ def _output(*programs: subprocess.Popen[str]) -> list[str]:
 def test_program(name: str, peers: str) -> None:
     if peers == "0" and name in ALONE:
         pytest.skip("of the overlapped kernels alone")
-    program = _started((str(PROGRAMS), name), f"--nproc-per-node={_gpus()}", TILEDSL_PEERS=peers)
+    program = _started((str(PROGRAMS), name), "--standalone", f"--nproc-per-node={_gpus()}", TILEDSL_PEERS=peers)
     (output,) = _output(program)
     assert program.returncode == 0 and "done\n" in output, output[-6000:]
     assert ("NCCL sends what products need: TILEDSL_PEERS is 0" in output) == (peers == "0"), output[-6000:]
@@ -66,7 +66,7 @@ def test_program(name: str, peers: str) -> None:
 def test_a_rank_that_does_not_come_is_named(which: str) -> None:
     count = _gpus()
     arguments = str(PROGRAMS), "missing", which
-    (output,) = _output(_started(arguments, f"--nproc-per-node={count}", TILEDSL_PEER_TIMEOUT="2"))
+    (output,) = _output(_started(arguments, "--standalone", f"--nproc-per-node={count}", TILEDSL_PEER_TIMEOUT="2"))
     assert f"rank {count - 1} of the group did not come to this product in time" in output, output[-6000:]
 
 

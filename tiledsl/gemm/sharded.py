@@ -52,17 +52,19 @@ OF_SEGMENTS = SEGMENTS, SENT, SIGNALS
 SOMEWHERE = tuple((1 << 60) + (i << 50) for i in range(8))
 """Addresses of the memories while launches are planned: as aligned as they should be, and away from each other."""
 FLAGS = 1 << 13
-"""Most parts that are sent in a call: MOST_BY_THREADS in the smallest tiles, of 64 x 16, on all SMs are fewer."""
+"""Most parts that are sent in a call."""
 SMALL = 1 << 20
 """Most bytes that `all_reduce` takes."""
 WORDS = 1 << 16
 """Most bytes that `all_reduce_words` takes: each thread has one of them, and half of what links carry is numbers."""
-ROWS_SENT, SUMS_SENT = (16 << 20, 8), (4 << 20, 4)
-"""Bytes of a part of rows, or of sums, about, since a copy and its flag take 5 us more; and most parts of a shard."""
-MOST_BY_THREADS = 2 * 128 * 128
-"""Up to so many sums for each SM, threads send them: copies would come too late."""
-SHORT = 6144
-"""Of k, up to which the smaller tiles of two instances are faster. (Of k = 5504 and 7168 both took the same time.)"""
+ROWS_SENT, SUMS_SENT = (16 << 20, 8), (8 << 20, 4)
+"""Bytes of a part of rows, or of sums, about, since a copy and its flag take 5 us more, and time of the host; and most
+parts of a shard."""
+MOST_BY_THREADS = 128 * 128
+"""Up to so many sums for each SM and each other rank, threads send them: copies would come too late."""
+SHORT, FEW_SUMS = 6144, 4 * 128 * 128
+"""Up to so much k, or so many sums for each SM, the smaller tiles of two instances are faster. (Of k = 5504 and 7168
+both took the same time.) Shards of few tiles are complete one after the other only if tiles are small."""
 GRAIN = 1 << 10
 ROWS, MANY = 128, 1000
 """Of a tile; more than there are variants."""
@@ -197,18 +199,19 @@ def room_of(of: Sharded, consts: dict[str, Any], scatters: bool) -> int:
     if not scatters:
         return of.ranks * of.m * row_bytes(of)
     slots, elements = _slots(of, consts)
-    return (1 if by_threads(of, slots * elements) else 2) * of.ranks * slots * elements * of.dtype.bytes
+    return (1 if by_threads(of, slots, elements) else 2) * of.ranks * slots * elements * of.dtype.bytes
 
 
-def by_threads(of: Sharded, sums: int) -> bool:
-    """Whether threads store sums in the memory of other ranks, so many of a shard."""
-    return of.ranks * sums <= MOST_BY_THREADS * of.processors
+def by_threads(of: Sharded, slots: int, elements: int) -> bool:
+    """Whether threads store the sums of so many tiles of a shard, of so many elements, in the memory of other ranks."""
+    tiles = of.ranks * slots
+    return tiles <= FLAGS and tiles * elements <= MOST_BY_THREADS * of.processors * (of.ranks - 1)
 
 
 def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
-    """The consts of `hopper_fastest`: what suits one product of all rows, whose k is not split. Where sums of few steps
-    are scattered, two instances take turns, so that one stores, or adds up, while the other multiplies, without
-    clusters, whose CTAs would wait for each other's stores."""
+    """The consts of `hopper_fastest`: what suits one product of all rows, whose k is not split. Where sums of few
+    steps, or few sums, are scattered, two instances take turns, so that one stores, or adds up, while the other
+    multiplies, without clusters, whose CTAs would wait for each other's stores."""
     whole = of.m % ROWS == 0
     problem = Problem(
         1 if whole else of.ranks, of.ranks * of.m if whole else of.m, of.n, of.k, of.dtype.name, of.dtype.name,
@@ -218,7 +221,8 @@ def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
     *options, _ = choice_of(problem)
     variants = [v for v, _ in ranked(MANY, *options, False)]
     alone = (v for v in variants if v.tile[2] == 2 and v.along_m * v.along_n == 1)
-    plan = by_variant(problem, next(alone) if scatters and of.k <= SHORT else variants[0])
+    small = of.k <= SHORT or of.ranks * of.m * of.n <= FEW_SUMS * of.processors
+    plan = by_variant(problem, next(alone) if scatters and small else variants[0])
     finish = {} if of.epilogue is None else {"EPILOGUE": of.epilogue}
     return {**plan.consts, **finish, "RANKS": of.ranks}
 
@@ -251,7 +255,7 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
     pitch, each, size = row_bytes(of) // of.dtype.bytes, slots * elements, of.dtype.bytes
     start, arrived, between = layout.slots(half), layout.arrived(half), layout.pitch
     own, shard = of.rank * between, (slots, elements)
-    parts = slots if by_threads(of, each) else parts_of(slots, each * size, SUMS_SENT)
+    parts = slots if by_threads(of, slots, elements) else parts_of(slots, each * size, SUMS_SENT)
     sums, flags, strides = (of.ranks, *shard), (of.ranks, parts), (each, elements, 1)
     arrays = {
         "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
@@ -263,7 +267,7 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
     # Of this rank, in the segment of another one.
     to, told = start + of.rank * each * size, arrived + of.rank * parts * U32.bytes
     sends: list[Send] = []
-    if by_threads(of, each):
+    if by_threads(of, slots, elements):
         arrays["sent"] = Place(SENT, of.dtype, sums, (between // size, elements, 1), to)
         arrays["signals"] = Place(SIGNALS, U32, flags, (between // U32.bytes, 1), told)
     else:
