@@ -27,6 +27,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,9 @@ ZERO = np.int16(-10000)
 
 CHUNK = 96
 """Products of this many warps are computed at once, so that the arrays of a step stay in a core's cache."""
+
+RESULTS = 1 << 14
+"""The same for wgmma: elements of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,7 @@ def wgmma(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None = None) -
 
     Floats of 16 and 32 bits follow the rules above. Of fp8 one step is 32 products, keeps 13 bits below the largest
     exponent and 14 bits of the sum, as measured on an H200; the filetests `hopper/wgmma.tir` have the bits.
-    `add`: a faster stand-in for `_add`, of a [k, m, 1], b [k, 1, n] and c [m, 1, n].
+    `add`: a faster stand-in for `_add`, of a [k, products, m, 1], b [k, products, 1, 1, n] and c [products, 1, m, n].
     """
     if DTYPES[row.a].is_integer:
         # f64 holds sums of 2^37 products of bytes.
@@ -243,11 +247,13 @@ def wgmma(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None = None) -
         return (c.astype(np.int64) + exact.astype(np.int64)).astype(np.int32)
     dot, formats, out = DOTS.get(row.a, _WGMMA_FP8), (row.a, row.b, row.acc), np.empty(c.shape, c.dtype)
     with np.errstate(all="ignore"):
-        for product in range(len(c)):
-            # One row of `_step`'s products a row of m, along n.
-            left = _wide(a[product], DTYPES[row.a]).T[:, :, None]
-            right = _wide(b[product], DTYPES[row.b]).T[:, None, :]
-            out[product] = _chain(dot, row.k, formats, left, right, c[product][:, None, :], add)[:, 0]
+        some = max(1, RESULTS // prod(c.shape[1:]))
+        for first in range(0, len(c), some):
+            part = slice(first, first + some)
+            # In place of `_step`'s axes m, n and warps: the products, one, and m and n.
+            left = _wide(a[part], DTYPES[row.a]).transpose(2, 0, 1)[..., None]
+            right = _wide(b[part], DTYPES[row.b]).transpose(2, 0, 1)[:, :, None, None]
+            out[part] = _chain(dot, row.k, formats, left, right, c[part][:, None], add)[:, 0]
     return out
 
 

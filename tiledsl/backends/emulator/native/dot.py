@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from tiledsl.backends.machine_code import available, compiled, splat
+from tiledsl.backends.machine_code import address_of, available, compiled, splat
 from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Terms
 
 LANES = 8
@@ -101,19 +101,21 @@ declare <8 x double> @llvm.trunc.v8f64(<8 x double>)
 
 @cache
 def add_terms() -> Add | None:
-    """The compiled `tensor_core._add` for a [k, m, 1], b [k, 1, n] and c [m, 1, n], n a multiple of 8. None without
-    llvmlite."""
+    """The compiled `tensor_core._add` for a [k, products, m, 1], b [k, products, 1, 1, n] and c [products, 1, m, n]; n
+    is a multiple of 8. None without llvmlite."""
     if not available():
         return None
     run = compiled(_IR, 11)
 
     def add(bits: int, terms: Terms, exponents: Terms) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        k, m, _ = terms[0].shape
-        n = terms[1].shape[2]
-        arrays = [np.ascontiguousarray(x, np.float64) for x in terms]
-        arrays += [np.ascontiguousarray(x, np.int64) for x in exponents]
-        out = np.empty((m, 1, n))
-        run(out.ctypes.data, *(x.ctypes.data for x in arrays), m, n, k, bits)
+        k, (products, _, m, n) = len(terms[0]), terms[2].shape
+        out = np.empty(terms[2].shape)
+        arrays = [out]  # products first
+        for (a, b, c), dtype in ((terms, np.float64), (exponents, np.int64)):
+            arrays += [np.ascontiguousarray(x, dtype) for x in (a.swapaxes(0, 1), b.swapaxes(0, 1), c)]
+        starts = [(address_of(x), x.nbytes // products) for x in arrays]
+        for product in range(products):
+            run(*(start + product * size for start, size in starts), m, n, k, bits)
         return out
 
     return add
