@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 WGMMA_ROWS = 64
 """Rows of one instruction: 16 for each warp of the warpgroup."""
@@ -44,6 +45,7 @@ WGMMA: tuple[WgmmaRow, ...] = (
 """Every product. tf32 and 8-bit operands are read along k only."""
 
 
+@cache
 def find_wgmma(a: str, b: str, acc: str) -> WgmmaRow | None:
     """The row of these dtypes; None if there is no such product."""
     return next((r for r in WGMMA if (r.a, r.b, r.acc) == (a, b, acc)), None)

@@ -51,13 +51,15 @@ class Mbarriers:
 
     def init(self, rows: Ints, at: Ints, label: str, base: int, count: int) -> None:
         """New mbarriers."""
-        for offset in np.unique(at[self.columns(at) < 0]).tolist():
+        new = np.unique(at[self.columns(at) < 0]).tolist()
+        for offset in new:
             self.table[offset // ENTRY] = len(self.offsets)
             self.offsets.append(offset)
             self.labels.append(f"{label}[{(offset - base) // ENTRY}]")
             self.users.append({})
-            for name in ("count", "pending", "bytes", "phase"):
-                setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, 1))))
+        for name in ("count", "pending", "bytes", "phase"):
+            old = getattr(self, name)
+            setattr(self, name, np.hstack([old, np.zeros((len(old), len(new)), np.int64)]))
         columns = self.columns(at)
         self.count[rows, columns] = self.pending[rows, columns] = count
         self.bytes[rows, columns] = self.phase[rows, columns] = 0

@@ -49,8 +49,7 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
     span, rows, at, _, _ = _mbarriers(c, op, values)
     mbarriers = c.chunk.mbarriers
     twice = mbarriers.live(rows, mbarriers.columns(at))
-    pairs = np.unique(np.stack([rows, at]), axis=1)
-    if twice.any() or pairs.shape[1] < len(rows):
+    if twice.any() or len(np.unique(rows * c.chunk.memory.pitch + at)) < len(rows):
         message = f"an mbarrier is initialised twice; {name_threads(c, c.active())}"
         raise HazardError(message, op.loc, "let one thread initialise it, once", code="T406")
     mbarriers.init(rows, at, span.label, span.base, op.count)

@@ -104,9 +104,8 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
 def whole_warpgroups(c: Cohort) -> Bools:
     """Which warps, [groups, warps], have come with all four of their warpgroup."""
     warps = np.broadcast_to(c.warps, c.shape[:2])
-    group = c.blocks[:, None] * WARP + warps // WARPGROUP_WARPS
-    _, which, count = np.unique(group, return_inverse=True, return_counts=True)
-    return (count[which] == WARPGROUP_WARPS).reshape(warps.shape)
+    group = (c.blocks - c.chunk.first)[:, None] * WARP + warps // WARPGROUP_WARPS
+    return np.bincount(group.ravel())[group] == WARPGROUP_WARPS
 
 
 @rule(async_copy.Wait, barriers.GridDependency, tma.Prefetch, tma.MapPrefetch)

@@ -152,6 +152,12 @@ class Descriptor(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
+def operand_chunks(of: Descriptor, rows: int, k: int, size: int, transposed: bool) -> Ints:
+    """The addresses of an operand's chunks of 16 bytes: [rows, chunks], or [chunks, k] if it is `transposed`."""
+    elements, several = operand_addresses(of, rows, k, size, transposed), CHUNK // size
+    return elements[::several] if transposed else elements[:, ::several]
+
+
 def operand_addresses(of: Descriptor, rows: int, k: int, size: int, transposed: bool) -> Ints:
     """Of the elements of `size` bytes of an operand: [rows, k], where rows run along m or n."""
     row, depth = np.arange(rows)[:, None], np.arange(k)

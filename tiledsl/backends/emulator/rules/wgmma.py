@@ -22,7 +22,7 @@ from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
     Multiply,
     held_matrices,
-    operand_addresses,
+    operand_chunks,
     registers,
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
@@ -117,7 +117,8 @@ def _read_tile(
     start: Any = sum(groups.uniform(op, i, "an index") * s for i, s in zip(origin, strides, strict=True))
     rows = start[:, None] + (first[:, None] + np.arange(count)) * strides[along]
     offset = rows[:, :, None] + np.arange(op.k) * strides[along_k]
-    return _read(groups, op, tile.label, tile.offset, tile.offset + offset * dtype.bytes, numpy_dtype(dtype))
+    addresses = tile.offset + offset * dtype.bytes
+    return _read(groups, op, tile.label, tile.offset, addresses, dtype.bytes, numpy_dtype(dtype))
 
 
 # -- thread level ----------------------------------------------------------------------------------
@@ -169,11 +170,14 @@ def _described(
             "let operands begin where the swizzle's pattern does",
             code="T510",
         )
-    addresses = np.stack([operand_addresses(each, rows, op.row.k, dtype.itemsize, transposed) for each in described])
-    byte = int(addresses.min())
+    chunks = np.stack([operand_chunks(each, rows, op.row.k, dtype.itemsize, transposed) for each in described])
+    byte = int(chunks.min())
     under = (base for base in shared_bases(op) if base.offset <= byte < base.offset + base.bytes)
     label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
-    return _read(groups, op, label or "shared memory", base, addresses, dtype)
+    found = _read(groups, op, label or "shared memory", base, chunks, CHUNK, dtype)
+    if transposed:
+        found = found.reshape(*chunks.shape, -1).swapaxes(2, 3)
+    return found.reshape(len(chunks), rows, -1)
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -206,20 +210,24 @@ def _left_operand(
     return held_matrices(layout, (rows, k), values, groups.shape, numpy_dtype(DTYPES[op.row.a]))[:, 0]
 
 
-def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, dtype: np.dtype[Any]) -> Array:
-    """The elements at these places of the blocks' shared memory: [warpgroups, rows, k]."""
+def _read(
+    groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, width: int, dtype: np.dtype[Any]
+) -> Array:
+    """The elements in pieces of `width` bytes, at these places of the blocks' shared memory: [warpgroups, ., .]. Those
+    of a piece follow each other along the last axis."""
     chunk, rows = groups.c.chunk, groups.rows
-    limit = chunk.run.launch.shared_bytes - dtype.itemsize
-    if addresses.min() < 0 or addresses.max() > limit:
+    last, limit = int(addresses.max()) + width - dtype.itemsize, chunk.run.launch.shared_bytes
+    if addresses.min() < 0 or last > limit - dtype.itemsize:
         raise EmulatorError(
-            f"{op.name} reads byte {int(addresses.max())} of shared memory, which has {limit + dtype.itemsize}",
+            f"{op.name} reads byte {last} of shared memory, which has {limit}",
             op.loc,
             "correct the descriptor: its start, and the leading and stride byte offsets",
             code="T510",
         )
     if chunk.watched:
         _tell(groups, op, label, base, addresses)
-    return chunk.memory.typed(dtype).take(chunk.memory.piece(rows[:, None, None], addresses, dtype.itemsize))
+    pieces = chunk.memory.typed(np.dtype((np.void, width)))
+    return pieces.take(chunk.memory.piece(rows[:, None, None], addresses, width)).view(dtype)
 
 
 def _tell(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints) -> None:
