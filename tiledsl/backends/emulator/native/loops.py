@@ -25,7 +25,7 @@ from tiledsl.ir import semantics
 from tiledsl.ir.types import DType
 
 SMALL = 256
-"""Fewer elements than this are left to NumPy."""
+"""Fewer elements than this NumPy gathers itself."""
 
 
 def _loop(parameters: str, body: str) -> str:
@@ -111,7 +111,7 @@ def _planned(
     result, and each operand's strides along groups and warps. None: left to NumPy."""
     shapes, strides = arrays[::2], arrays[1::2]
     shape = np.broadcast_shapes(*shapes)
-    if len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
+    if len(shape) != 3 or shape[2] != WARP:
         return None
     steps = [_steps(*each, dtype.bytes) for each in zip(shapes, strides, strict=True)]
     known = [each for each in steps if each is not None]
@@ -188,10 +188,10 @@ def gather(span: Span, address: Ints, vec: int) -> tuple[NDArray[Any], ...] | No
         return None
     rows = np.zeros(groups, np.int64) if span.rows is None else span.rows
     memory, (varies, *along) = address_of(span.elements) - span.origin, steps
+    run, where = _gather(size * 8, varies), (address_of(rows), address_of(address), *along)
     results = [np.empty(shape, span.elements.dtype) for _ in range(vec)]
     for e, out in enumerate(results):
-        where = memory + e * size, address_of(rows), address_of(address), *along
-        bad = _gather(size * 8, varies)(address_of(out), *shape[:2], *where, span.low, room, vec * size - 1)
+        bad = run(address_of(out), *shape[:2], memory + e * size, *where, span.low, room, vec * size - 1)
         if bad:
             return None
     return tuple(results)
