@@ -168,7 +168,8 @@ def _lookup_free(fn: Callable[..., Any], name: str) -> Any:
     """The object that a free variable of `fn` stands for now: closure, module globals, builtins."""
     if name in fn.__code__.co_freevars:
         return closure_values(fn).get(name, UNBOUND)
-    return fn.__globals__.get(name, getattr(builtins, name, UNBOUND))
+    found = fn.__globals__.get(name, UNBOUND)
+    return getattr(builtins, name, UNBOUND) if found is UNBOUND else found
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def _repeated(name: str, type_: str, k: str) -> str:
   %{name}.row = mul i64 {k}, %m
   %{name}.at = add i64 %{name}.row, %i
   %{name}.p = getelementptr {type_}, ptr %{name}, i64 %{name}.at
-  %{name}.value = load {type_}, ptr %{name}.p, align 8{splat(f"{name}.v", type_, f"%{name}.value", LANES)}"""
+  %{name}.value = load {type_}, ptr %{name}.p{splat(f"{name}.v", type_, f"%{name}.value", LANES)}"""
 
 
 _IR = f"""
@@ -50,20 +50,21 @@ entry:
 body:
   %at = phi i64 [ 0, %entry ], [ %at.next, %body.end ]
   %i = udiv i64 %at, %n
-  %j = urem i64 %at, %n{_loaded("ec", "i64", "%at")}
-  %e.0 = call <8 x i64> @llvm.smax.v8i64(<8 x i64> %ec.v, <8 x i64> splat (i64 {LEAST_EXPONENT}))
+  %j = urem i64 %at, %n{_loaded("ec", "i16", "%at")}
+  %e.0 = call <8 x i16> @llvm.smax.v8i16(<8 x i16> %ec.v, <8 x i16> splat (i16 {LEAST_EXPONENT}))
   br label %largest
 largest:
   %p = phi i64 [ 0, %body ], [ %p.next, %largest ]
-  %e = phi <8 x i64> [ %e.0, %body ], [ %e.next, %largest ]
-  {_repeated("ea", "i64", "%p")}{_row("eb", "i64", "%p")}
-  %pair = add <8 x i64> %ea.v, %eb.v
-  %e.next = call <8 x i64> @llvm.smax.v8i64(<8 x i64> %e, <8 x i64> %pair)
+  %e = phi <8 x i16> [ %e.0, %body ], [ %e.next, %largest ]
+  {_repeated("ea", "i16", "%p")}{_row("eb", "i16", "%p")}
+  %pair = add <8 x i16> %ea.v, %eb.v
+  %e.next = call <8 x i16> @llvm.smax.v8i16(<8 x i16> %e, <8 x i16> %pair)
   %p.next = add i64 %p, 1
   %p.done = icmp eq i64 %p.next, %k
   br i1 %p.done, label %scale, label %largest
 scale:{splat("bits.v", "i64", "%bits", LANES)}
-  %up = sub <8 x i64> %bits.v, %e.next
+  %largest.e = sext <8 x i16> %e.next to <8 x i64>
+  %up = sub <8 x i64> %bits.v, %largest.e
   %up.biased = add <8 x i64> %up, splat (i64 {_BIAS})
   %up.bits = shl <8 x i64> %up.biased, splat (i64 {_MANTISSA})
   %factor = bitcast <8 x i64> %up.bits to <8 x double>
@@ -94,7 +95,7 @@ body.end:
 exit:
   ret i64 0
 }}
-declare <8 x i64> @llvm.smax.v8i64(<8 x i64>, <8 x i64>)
+declare <8 x i16> @llvm.smax.v8i16(<8 x i16>, <8 x i16>)
 declare <8 x double> @llvm.trunc.v8f64(<8 x double>)
 """
 
@@ -111,7 +112,7 @@ def add_terms() -> Add | None:
         k, (products, _, m, n) = len(terms[0]), terms[2].shape
         out = np.empty(terms[2].shape)
         arrays = [out]  # products first
-        for (a, b, c), dtype in ((terms, np.float64), (exponents, np.int64)):
+        for (a, b, c), dtype in ((terms, np.float64), (exponents, np.int16)):
             arrays += [np.ascontiguousarray(x, dtype) for x in (a.swapaxes(0, 1), b.swapaxes(0, 1), c)]
         starts = [(address_of(x), x.nbytes // products) for x in arrays]
         for product in range(products):

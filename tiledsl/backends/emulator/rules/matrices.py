@@ -141,6 +141,7 @@ class Descriptor(NamedTuple):
     span: int
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def of(bits: int) -> Descriptor:
         start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
         return Descriptor(start, leading, stride, (0, *SPANS)[bits >> 62 & 3])

@@ -172,7 +172,8 @@ def _described(
         )
     chunks = np.stack([operand_chunks(each, rows, op.row.k, dtype.itemsize, transposed) for each in described])
     byte = int(chunks.min())
-    under = (base for base in shared_bases(op) if base.offset <= byte < base.offset + base.bytes)
+    bases = shared_bases([*op.left, op.right])
+    under = (base for base in bases if base.offset <= byte < base.offset + base.bytes)
     label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
     found = _read(groups, op, label or "shared memory", base, chunks, CHUNK, dtype)
     if transposed:

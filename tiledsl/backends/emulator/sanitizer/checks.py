@@ -126,4 +126,5 @@ class LastWrites:
 def _tile(access: Access) -> mem.SharedBase | None:
     """The tile whose bytes are accessed, if it is known."""
     byte = int(access.addresses[0])
-    return next((base for base in shared_bases(access.op) if base.offset <= byte < base.offset + base.bytes), None)
+    bases = shared_bases(access.op.operands)
+    return next((base for base in bases if base.offset <= byte < base.offset + base.bytes), None)
