@@ -58,6 +58,5 @@ def splat(name: str, type_: str, value: str, lanes: int) -> str:
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """As an argument of a compiled function. The address of its elements is what an array object begins with, behind
-    what all objects have (NumPy's C API: PyArrayObject); its attributes give the same in six times as long."""
-    return ctypes.c_void_p.from_address(id(array) + object.__basicsize__).value or 0
+    """As an argument of a compiled function."""
+    return array.__array_interface__["data"][0]
