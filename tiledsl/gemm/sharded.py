@@ -58,8 +58,8 @@ SMALL = 1 << 20
 WORDS = 1 << 16
 """Most bytes that `all_reduce_words` takes: each thread has one of them, and half of what links carry is numbers."""
 ROWS_SENT, SUMS_SENT = (16 << 20, 8), (8 << 20, 4)
-"""Bytes of a part of rows, or of sums, about, since a copy and its flag take 5 us more, and time of the host; and most
-parts of a shard."""
+"""Bytes of a part of rows, or of sums, about, since a copy and its flag take 5 us more, and about 12 where it waits for
+sums; and most parts of a shard."""
 MOST_BY_THREADS = 128 * 128
 """Up to so many sums for each SM and each other rank, threads send them: copies would come too late."""
 SHORT, FEW_SUMS = 6144, 4 * 128 * 128
