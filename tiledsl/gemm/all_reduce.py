@@ -66,11 +66,8 @@ def all_reduce(
     were, for each block. of_call: the rank, nothing, and how often flags are asked for, as of `hopper_fastest`.
     """
     b, t = grid(BLOCKS), threads(T)
-    if EARLY:
-        ptx.griddepcontrol_launch()
-        ptx.griddepcontrol_wait()  # the call before, too, counts in `epochs`
-    own, epoch = index(minimum(of_call[0], RANKS - 1)), epochs[b] + 1
-    half, wide = index(epoch % 2), BYTES // X.dtype.bytes
+    own, epoch, half = begin_call(epochs, b, of_call, RANKS, EARLY)
+    wide = BYTES // X.dtype.bytes
     vectors = N // wide
     each = cdiv(vectors, BLOCKS)
     end = minimum(b * each + each, vectors)
@@ -109,11 +106,7 @@ def all_reduce_words(
 ):
     """As `all_reduce`, for 16-bit elements. sent, received: a word of X, and the number of the call above it."""
     b, t = grid(BLOCKS), threads(T)
-    if EARLY:
-        ptx.griddepcontrol_launch()
-        ptx.griddepcontrol_wait()  # the call before, too, counts in `epochs`
-    own, epoch = index(minimum(of_call[0], RANKS - 1)), epochs[b] + 1
-    half = index(epoch % 2)
+    own, epoch, half = begin_call(epochs, b, of_call, RANKS, EARLY)
     for w in range(b * T + t, N // 2, BLOCKS * T):
         message = u64(word_of(X.load(2 * w, vec=4))) | u64(epoch) << 32
         for i in unroll(1, RANKS):
@@ -131,6 +124,16 @@ def all_reduce_words(
     barrier()
     if t == 0:
         epochs[b] = epoch
+
+
+@tile_function
+def begin_call(epochs: Any, b: index, of_call: Any, ranks: int, early: bool) -> tuple[index, u32, index]:
+    """The rank, the number of the call, and the half that it uses."""
+    if early:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()  # the call before, too, counts in `epochs`
+    own, epoch = index(minimum(of_call[0], ranks - 1)), epochs[b] + 1
+    return own, epoch, index(epoch % 2)
 
 
 @tile_function

@@ -231,6 +231,11 @@ class Tile(NamedTuple):
         return (self.rows + self.columns) * STEP
 
     @property
+    def in_halves(self) -> bool:
+        """With scales: its sums and products do not fit into the registers together."""
+        return self.rows * self.columns == 128 * 256
+
+    @property
     def instances(self) -> int:
         return 2 if self.exchanged or self.rows == 64 else 1
 
@@ -241,15 +246,13 @@ class Tile(NamedTuple):
         stored = 2 * (gcd(self.rows, TALL) * self.columns if self.exchanged else self.rows * 64)
         beside = 8 * room + OTHER_BYTES + (ROOM_OF_SCALES if scaled else 0)
         stage = (staged_width(self.rows, along_k) + self.columns) * STEP
-        # Sums and products of such a tile do not fit into the registers together.
-        halves = scaled and self.rows * self.columns == 128 * 256
         return {
             "BM": self.rows,
             "BN": self.columns,
             "BK": STEP // size,
             "EXCHANGED": self.exchanged,
             "SCALED": scaled,
-            "HALVES": halves,
+            "HALVES": scaled and self.in_halves,
             "INSTANCES": self.instances,
             "STAGES": min((SHARED_BYTES - 2 * self.instances * stored - beside) // stage, 16),
             "GROUPS": room,
@@ -297,9 +300,9 @@ def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int, scaled: b
     some = mean / (1 + mean)  # the share of groups that have rows
     tiles = groups * some / (1 - some**tile.rows) * cdiv(n, tile.columns)
     exposed = 0.0 if tile.instances == 2 else STORED * tile.rows * tile.columns / (128 * 256)
-    area, step = tile.rows * tile.columns, tile.loaded / LOADED
+    step = tile.loaded / LOADED
     if scaled:
-        step = max(step, 1e-3 * area * BK / MACS * SCALING[area == 128 * 256])
+        step = max(step, 1e-3 * tile.rows * tile.columns * BK / MACS * SCALING[tile.in_halves])
     busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(2 * k, STEP) * step + STARTED + exposed)
     memory = 2 * (groups * some * n * k + groups * mean * (k + n)) / READ
     return float(busiest**3 + memory**3) ** (1 / 3)

@@ -124,6 +124,7 @@ def wait_for(arrived: Any, rank: index, place: index, call: Any) -> None:
 
 @tile_function
 def require_came(late: Any, rank: int) -> None:
+    """Ends the kernel with an error that names the rank, if it is late."""
     assert_(not late, f"rank {rank} of the group did not come to this product in time: has its process ended?")
 
 

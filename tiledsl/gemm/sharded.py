@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.all_reduce import BLOCKS, all_reduce, all_reduce_words
-from tiledsl.gemm.choice import ranked
+from tiledsl.gemm.choice import best, ranked
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.pad import padded
 from tiledsl.gemm.peers import BYTES
@@ -219,10 +219,12 @@ def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
         epilogue=of.bias or of.epilogue is not None or scatters, processors=of.processors, batch_invariant=True,
     )  # fmt: skip
     *options, _ = choice_of(problem)
-    variants = [v for v, _ in ranked(MANY, *options, False)]
-    alone = (v for v in variants if v.tile[2] == 2 and v.along_m * v.along_n == 1)
-    small = of.k <= SHORT or of.ranks * of.m * of.n <= FEW_SUMS * of.processors
-    plan = by_variant(problem, next(alone) if scatters and small else variants[0])
+    if scatters and (of.k <= SHORT or of.ranks * of.m * of.n <= FEW_SUMS * of.processors):
+        variants = (v for v, _ in ranked(MANY, *options, False))
+        variant = next(v for v in variants if v.tile[2] == 2 and v.along_m * v.along_n == 1)
+    else:
+        variant = best(*options, False)
+    plan = by_variant(problem, variant)
     finish = {} if of.epilogue is None else {"EPILOGUE": of.epilogue}
     return {**plan.consts, **finish, "RANKS": of.ranks}
 
@@ -255,7 +257,8 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
     pitch, each, size = row_bytes(of) // of.dtype.bytes, slots * elements, of.dtype.bytes
     start, arrived, between = layout.slots(half), layout.arrived(half), layout.pitch
     own, shard = of.rank * between, (slots, elements)
-    parts = slots if by_threads(of, slots, elements) else parts_of(slots, each * size, SUMS_SENT)
+    threads_send = by_threads(of, slots, elements)
+    parts = slots if threads_send else parts_of(slots, each * size, SUMS_SENT)
     sums, flags, strides = (of.ranks, *shard), (of.ranks, parts), (each, elements, 1)
     arrays = {
         "A": Place(A, of.dtype, (of.ranks, of.m, of.k), (of.m * pitch, pitch, 1)),
@@ -267,7 +270,7 @@ def scattered(of: Sharded, consts: dict[str, Any], layout: Layout, half: int) ->
     # Of this rank, in the segment of another one.
     to, told = start + of.rank * each * size, arrived + of.rank * parts * U32.bytes
     sends: list[Send] = []
-    if by_threads(of, slots, elements):
+    if threads_send:
         arrays["sent"] = Place(SENT, of.dtype, sums, (between // size, elements, 1), to)
         arrays["signals"] = Place(SIGNALS, U32, flags, (between // U32.bytes, 1), told)
     else:

@@ -85,12 +85,13 @@ def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
     return SharedTile(label, type_.dtype, start, size).span(c.chunk.memory, c.blocks)
 
 
-def shared_bases(values: Sequence[Value]) -> list[mem.SharedBase]:
-    """The tiles that pointers, or descriptors of operands, were derived from."""
+def tile_at(byte: int, values: Sequence[Value]) -> mem.SharedBase | None:
+    """The tile that has this byte, among those that pointers, or descriptors of operands, were derived from."""
     makers = (value.op for value in values)
     pointers = [made.ptr if isinstance(made, wgmma.Descriptor) else made.results[0] for made in makers if made]
     roots = (_root(pointer).op for pointer in pointers)
-    return [root for root in roots if isinstance(root, mem.SharedBase)]
+    tiles = (root for root in roots if isinstance(root, mem.SharedBase))
+    return next((tile for tile in tiles if tile.offset <= byte < tile.offset + tile.bytes), None)
 
 
 def _root(pointer: Value) -> Value:

@@ -26,7 +26,7 @@ from tiledsl.backends.emulator.rules.matrices import (
     registers,
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
-from tiledsl.backends.emulator.rules.memory import shared_bases
+from tiledsl.backends.emulator.rules.memory import tile_at
 from tiledsl.backends.emulator.rules.places import require_within
 from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.backends.emulator.spans import SharedTile
@@ -171,10 +171,8 @@ def _described(
             code="T510",
         )
     chunks = np.stack([operand_chunks(each, rows, op.row.k, dtype.itemsize, transposed) for each in described])
-    byte = int(chunks.min())
-    bases = shared_bases([*op.left, op.right])
-    under = (base for base in bases if base.offset <= byte < base.offset + base.bytes)
-    label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
+    tile = tile_at(int(chunks.min()), [*op.left, op.right])
+    label, base = ("", 0) if tile is None else (tile.label, tile.offset)
     found = _read(groups, op, label or "shared memory", base, chunks, CHUNK, dtype)
     if transposed:
         found = found.reshape(*chunks.shape, -1).swapaxes(2, 3)

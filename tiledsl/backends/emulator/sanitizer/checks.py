@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo, TensorInfo
-from tiledsl.backends.emulator.rules.memory import shared_bases
+from tiledsl.backends.emulator.rules.memory import tile_at
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ops
 from tiledsl.errors import Accessed, HazardError, Loc
@@ -125,6 +125,4 @@ class LastWrites:
 
 def _tile(access: Access) -> mem.SharedBase | None:
     """The tile whose bytes are accessed, if it is known."""
-    byte = int(access.addresses[0])
-    bases = shared_bases(access.op.operands)
-    return next((base for base in bases if base.offset <= byte < base.offset + base.bytes), None)
+    return tile_at(int(access.addresses[0]), access.op.operands)
