@@ -1,7 +1,8 @@
 """Times products with weights of 4 bits on an H200: `int4_gemm` and variants of its tile, against cuBLAS in bf16.
 
     python -m benchmarks.int4             # on an H200, with torch; some 2 minutes
-    python -m benchmarks.int4 --variants  # besides, other tiles and parts of k
+    python -m benchmarks.int4 --variants  # besides, other tiles and parts of k, and how near to the best the choice is
+    python -m benchmarks.int4 --seed 7    # of matrices and rows that are drawn, for which nothing was fitted
 
 Each output is checked first. Rested: bursts of 3 ms after pauses of 6 ms, interleaved in random order; ratios are
 medians of those of a round. By CUDA graphs, weights and X not in L2. cuBLAS: the faster one of B in row order (NN) and
@@ -17,13 +18,14 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from benchmarks.report import RESULTS, table, write
 from tiledsl.compilation.parallel import build_all
 from tiledsl.gemm import int4_gemm, pack_int4
 from tiledsl.gemm.int4 import hopper_int4
-from tiledsl.gemm.int4_call import Tile
+from tiledsl.gemm.int4_call import EARLY, tiles_for
 from tiledsl.inspect.frameworks import open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
 
@@ -32,11 +34,27 @@ __all__ = ["main"]
 MATRICES = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (2112, 7168), (7168, 2048))
 """Columns and rows of the weights."""
 ROWS = (1, 8, 16, 32, 64, 256, 4096)
+VARIANTS = 24
+"""Tiles beside the chosen one, those that should be fastest."""
 FEW = 32
 """Rows up to which the goal is that of few rows."""
 GROUP = 128
+MANY = 1024
+"""And from which there is one of many."""
 BOUND = 2.0**-7
 """Of the error, as a share of the largest result: that of rounding to bf16, twice."""
+
+
+def drawn(seed: int) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    """Rows, and columns and rows of weights: whole groups of them, some 1 to 200 MB as they are packed."""
+    random = Random(seed)
+    rows = [random.randint(first, last) for first, last in ((1, 16), (17, 32), (33, 64), (65, 500), (1000, 6000))]
+    sizes: list[tuple[int, int]] = []
+    while len(sizes) < len(MATRICES):
+        n, k = (round(2 ** random.uniform(9, 15)) // each * each for each in (64, GROUP))
+        if n * k < 4e8:
+            sizes.append((n, k))
+    return tuple(rows), sizes
 
 
 def sets_of(torch: Any, n: int, k: int, rows: tuple[int, ...]) -> dict[str, Any]:
@@ -73,26 +91,11 @@ def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, variant
     found["cuBLAS NT"] = lambda i: torch.mm(x, transposed[i % len(transposed)].T, out=out)
     jobs: list[Any] = []
     if variants:
-        for rows, bk, width, split in tiles_for(m, n, k):
-            consts = Tile(rows, width, bk, split).consts() | {"EARLY": m < 4096, "GROUP": GROUP}
-            found[f"{rows}x{width}x{bk}/{max(1, split)}"] = variant(x, weights, out, consts)
+        for tile in sorted(tiles_for(m, k), key=lambda tile: tile.microseconds(m, n, k))[:VARIANTS]:
+            consts = tile.consts() | {"EARLY": tile.microseconds(m, n, k) < EARLY, "GROUP": GROUP}
+            found[f"{tile.rows}x{tile.columns}x{tile.depth}/{max(1, tile.split)}"] = variant(x, weights, out, consts)
             jobs.append(job(x, weights[0], out, consts))
     build_all(jobs)
-    return found
-
-
-def tiles_for(m: int, n: int, k: int) -> list[tuple[int, int, int, int]]:
-    """Tiles and parts of k that may be fast."""
-    if m > 256:
-        return [(128, 128, width, 0) for width in (128, 160, 176)]
-    widths = sorted({min(w for w in (16, 32, 64, 128, 256) if w >= min(x, 128)) for x in (m, 2 * m)})
-    found: list[tuple[int, int, int, int]] = []
-    for rows, width in ((rows, width) for rows in (64, 128) for width in widths):
-        tiles = -(-n // rows) * -(-m // width)
-        for split in (0, 2, 3, 4, 6, 8):
-            ctas = tiles * max(split, 1)
-            if (48 < ctas <= 264 or split == 0) and ctas > 24:
-                found += [(rows, bk, width, split) for bk in (128, 256, 512) if bk * (width * 2 + rows // 2) < 60000]
     return found
 
 
@@ -121,16 +124,21 @@ def main() -> int:
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--matrices", type=int, nargs="*", help="numbers of MATRICES; all unless given")
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
+    parser.add_argument("--seed", type=int, help="draw as many matrices and rows; nothing is written")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     torch: Any = import_module("torch")
     device, start = open_device("bf16"), time.perf_counter()
     lines: list[tuple[str, ...]] = []
     cases: list[dict[str, Any]] = []
-    for n, k in [MATRICES[i] for i in args.matrices or range(len(MATRICES))]:
-        sets = sets_of(torch, n, k, tuple(args.rows))
+    near: list[float] = []
+    every_rows, matrices = tuple(args.rows), [MATRICES[i] for i in args.matrices or range(len(MATRICES))]
+    if args.seed is not None:
+        every_rows, matrices = drawn(args.seed)
+    for n, k in matrices:
+        sets = sets_of(torch, n, k, every_rows)
         sets["NT"] = [w.T.contiguous() for w in sets["NN"]]
-        for m in args.rows:
+        for m in every_rows:
             every = contenders(torch, sets, m, n, k, args.variants)
             exact = sets["x"][:m].float() @ sets["exact"]
             for name, launch in list(every.items()):
@@ -151,12 +159,21 @@ def main() -> int:
             lines.append((f"{m}x{n}x{k}", f"{us:.2f}", f"{ratio:.2f}", best[-2:], f"{rate:.2f}"))
             cases.append({"m": m, "n": n, "k": k, "us": us, "ratio": ratio})
             shown = sorted(every, key=times.median)[:4] if args.variants else []
+            if args.variants:
+                ours = [times.median(name) for name in every if not name.startswith("cuBLAS")]
+                near.append(min(ours) / times.median("int4_gemm"))
             more = ", ".join(f"{name} {times.median(name) * 1e3:.2f}" for name in shown)
             print(f"  {m}x{n}x{k}: {us:.2f} us, {ratio:.2f} of cuBLAS, {rate:.2f} TB/s; {more}", flush=True)
         del sets
         torch.cuda.empty_cache()
     print(f"{time.perf_counter() - start:.0f} s")
-    of = [("M to 32", lambda m: m <= FEW), ("M of 4096", lambda m: m == 4096)]
+    if near:
+        print(f"the choice has {statistics.mean(near):.3f} of the best tile's speed, at least {min(near):.3f}")
+    of = [
+        ("M to 32", lambda m: m <= FEW),
+        ("M of 33 to 1023", lambda m: FEW < m < MANY),
+        ("M from 1024 on", lambda m: m >= MANY),
+    ]
     means = [
         (name, f"{statistics.geometric_mean(r):.2f}", f"{min(r):.2f}")
         for name, holds in of
@@ -164,6 +181,9 @@ def main() -> int:
     ]
     header = ("M x N x K", "us", "speed / cuBLAS bf16", "its layout", "weights, TB/s")
     text = table(("rows", "mean", "worst"), means) + "\n\n" + table(header, lines)
+    if args.seed is not None:
+        print(text)
+        return 0
     write("int4", "Weights of 4 bits (groups of 128) against cuBLAS in bf16", text, {"cases": cases}, args.out)
     return 0
 

@@ -107,12 +107,15 @@ def hopper_int4(
         for k in tiles(K, GROUP):
             with ring.use() as s:
                 part = wgmma.accumulator((ROWS, BM), f32)
+                weights = fragment((64,), bf16)
                 for half in unroll(2):  # 64 of k: 16 bytes a lane
                     four = s.w.load(half * 2 + warp // 2, warp % 2 * 128 + lane * 4, vec=16)
                     for i in unroll(4):
-                        left = fragment((ROWS, 16), bf16, part.a, init=unpacked(four[i]))
-                        at = half * 64 + i * 16
-                        part = wgmma(left, s.x.T[at : at + 16, :], part)
+                        eight = unpacked(four[i])
+                        for j in unroll(8):
+                            weights[(half * 4 + i) * 8 + j] = eight[j]
+                left = fragment((ROWS, GROUP), bf16, part.a, init=weights)
+                part = wgmma(left, s.x.T, part)
             sums = part.wait() * scales.get(k.start // GROUP, n.start + column) + sums
         store(sums.to(bf16), C[m, n].T)
 

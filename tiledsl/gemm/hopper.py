@@ -187,7 +187,7 @@ def store_columns(
         if by_tma:
             store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
         else:
-            store_lines(y, to, via, 8 // instances, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
+            store_lines(y, to, via, y.layout.threads // 32, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
 
 
 @tile_function
@@ -273,7 +273,7 @@ def hopper_fastest(
         order = call[0] + (1 if scatters else 0)
         items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
-    met: Any = meeting(SPLIT, BM, BN, INSTANCES) if SPLIT else None
+    met: Any = meeting(SPLIT, BM, BN, 256 // INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
     factors: Any = (scale_a, scale_b) if SCALED and not PROMOTED else None
     ending: Any = (alpha, beta, scale_a if MODULI else bias, factors, EXCHANGED, ADD_C, EPILOGUE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
+from itertools import product, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,8 +144,10 @@ def int4_gemm(
 
     X: [M, K] of bf16 or f16, any strides; what TMA cannot read is copied first. W: of `pack_int4`. C: [M, N] of bf16,
     f16 or f32, a new array of X's dtype if it is None. bias: [N] of f32, added to alpha X W by an epilogue function.
-    The tensor cores add up (q - zero point) x over a group of k, from zero, and threads add these sums, each times its
-    scale: sum = fma(partial, scale, sum), in f32. Where k is cut, each part is added up so, and then the parts.
+    Up to 64 rows, the tensor cores add up (q - zero point) x over a group of k, from zero, and threads add these sums,
+    each times its scale: sum = fma(partial, scale, sum), in f32. With more rows, weights are (q - zero point) * scale,
+    the scale and the weight rounded to X's dtype, and the tensor cores add up all of k. Where k is cut, each part is
+    added up so, and then the parts.
     """
     if not isinstance(W, Int4Weights):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller may pass anything
         raise argument_error(GEMM, f"W is a {type(W).__name__}; expected Int4Weights", "pass what pack_int4 returns")
@@ -178,58 +181,84 @@ def _read_by_tma(x: ArrayInfo) -> bool:
 # -- the choice ------------------------------------------------------------------------------------
 
 SHARED_BYTES = 225 << 10
-WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176)
-"""Rows of X of a tile. More would leave no registers for sums of groups."""
-DEPTHS = (128, 256, 512)
-"""Elements of k of a step."""
-UNPACKED, COLUMN, SYNCED = {64: 0.13, 128: 0.21}, {64: 0.0015, 128: 0.0037}, 0.12
-"""Microseconds of 128 of k by the columns of the weights that a tile has: to load and unpack them, for each row of X,
-and for waiting for each other, once a step."""
-STARTED, TILE, SPLIT = 2.5, 0.5, 1.0
-"""Of a launch, of each tile that an SM has, and of parts of k. Fitted to times of 80 tiles for 16 products."""
+FEW = 64
+"""Rows of X up to which weights are not rounded: instructions decide, or the memory."""
+WIDTHS = {False: (16, 32, 48, 64), True: (*range(16, 193, 16), 256)}
+"""Rows of X of a tile, by whether weights are rounded."""
+DEPTHS = {False: (128, 256, 512), True: (64, 128)}
+"""Elements of k of a step, likewise."""
+SPLITS = (0, *range(2, 9))
+
+
+class Costs(NamedTuple):
+    """Microseconds of 128 of k of a tile: to load and unpack its weights, for each row of X, and, once a step, for
+    waiting for each other."""
+
+    unpacked: float
+    column: float
+    synced: float
+
+
+COSTS = {
+    False: {64: Costs(0.105, 0.0016, 0.134), 128: Costs(0.197, 0.0035, 0.155), 256: Costs(0.242, 0.0056, 0.285)},
+    True: {64: Costs(0.033, 0.0027, 0.094), 128: Costs(0.211, 0.0035, 0.086)},
+}
+"""By the columns of the weights that a tile has."""
+TILE, SPLIT = {False: 0.47, True: 1.33}, {False: 1.39, True: 2.53}
+STARTED = 1.9
+"""Microseconds of each tile that an SM has, of parts of k, and of a launch. All were fitted to times of some 20 tiles
+for each of 84 random products."""
 EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
 
 class Tile(NamedTuple):
-    """rows: columns of the weights. columns: rows of X. depth: of a step. split: parts of k, 0 for none."""
+    """rows: columns of the weights. columns: rows of X. depth: of a step. split: parts of k, 0 for none. rounded: are
+    weights?"""
 
     rows: int
     columns: int
     depth: int
     split: int
+    rounded: bool = False
 
     def consts(self, result: int = 2) -> dict[str, Any]:
         """Of `hopper_int4`, with as many stages as there is room for. result: bytes of an element of C."""
-        rows, columns, depth, split = self
-        width = slice_width(split, columns) if split else columns
-        staged = (1 if split else 2) * 128 * result * piece_width(width, result, columns)
+        rows, columns, depth, split, rounded = self
+        instances, width = max(1, 128 // rows), slice_width(split, columns) if split else columns
+        staged = (1 if split else 2) * instances * rows * result * piece_width(width, result, columns // 2)
         received = max(split - 1, 0) * rows * width * 4
         stage = depth * (rows // 2 + columns * 2) + rows * 5 * depth // min(GROUPS)
         stages = min(16, (SHARED_BYTES - staged - received) // stage)
-        sizes = {"BM": rows, "BN": columns, "BK": depth}
-        return {**sizes, "INSTANCES": 128 // rows, "SPLIT": split, "STAGES": stages}
+        sizes = {"BM": rows, "BN": columns, "BK": depth, "INSTANCES": instances}
+        return {**sizes, "SPLIT": split, "STAGES": stages, "ROUNDED": rounded}
 
     def microseconds(self, m: int, n: int, k: int) -> float:
         """What a product of m x n x k takes, about."""
-        parts = max(self.split, 1)
+        parts, costs = max(self.split, 1), COSTS[self.rounded][self.rows]
         waves = cdiv(cdiv(n, self.rows) * cdiv(m, self.columns) * parts, TOGETHER[parts])
         steps = cdiv(cdiv(k, self.depth), parts) * self.depth / 128
-        step = UNPACKED[self.rows] + COLUMN[self.rows] * self.columns + SYNCED * 128 / self.depth
-        return waves * (steps * step + TILE) + STARTED + (SPLIT if self.split else 0)
+        step = costs.unpacked + costs.column * self.columns + costs.synced * 128 / self.depth
+        return waves * (steps * step + TILE[self.rounded]) + STARTED + (SPLIT[self.rounded] if self.split else 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are registers enough for weights, and for sums of groups if they are not rounded."""
+        if self.rounded:
+            return True
+        return (self.depth < 512 or self.columns <= 32) and (self.rows < 256 or self.depth + self.columns <= 176)
+
+
+def tiles_for(m: int, k: int, result: int = 2) -> list[Tile]:
+    """Those that a product with m rows of X may have."""
+    rounded = m > FEW
+    every = starmap(Tile, product(COSTS[rounded], WIDTHS[rounded], DEPTHS[rounded], SPLITS, (rounded,)))
+    some = (tile for tile in every if tile.columns < m + 64 and tile.split * tile.depth <= k and tile.fits)
+    return [tile for tile in some if tile.consts(result)["STAGES"] > 2]
 
 
 @cache
 def choose_int4(m: int, n: int, k: int, result: int = 2) -> dict[str, Any]:
     """The consts of `hopper_int4` for a product of m x n x k."""
-    options = [
-        Tile(rows, columns, depth, split)
-        for rows in UNPACKED
-        for columns in WIDTHS
-        for depth in DEPTHS
-        for split in (0, *range(2, 9))
-        if columns < 2 * m + 16 and (depth == 128 or columns <= 64) and split * depth <= k
-    ]
-    options = [tile for tile in options if tile.consts(result)["STAGES"] > 2]
-    best = min(options, key=lambda tile: tile.microseconds(m, n, k))
+    best = min(tiles_for(m, k, result), key=lambda tile: tile.microseconds(m, n, k))
     return {**best.consts(result), "EARLY": best.microseconds(m, n, k) < EARLY}

@@ -126,12 +126,11 @@ def _of_gpc(i: Any, count: Any, wave: Any) -> Any:
 
 
 @tile_function
-def meeting(parts: int, rows: int, columns: int, instances: int) -> Meeting:
-    """Where the CTAs of a cluster meet that share a tile of rows x columns: room for what the others have of a CTA's
-    slice, an mbarrier that counts its bytes, and one at which they arrive that are done with their own room. A `Ring`
-    that is made next lets all CTAs know that the mbarriers are initialised."""
+def meeting(parts: int, rows: int, columns: int, threads: int) -> Meeting:
+    """Where the CTAs of a cluster meet that share a tile of rows x columns, that so many threads of each hold: room for
+    what the others have of a CTA's slice, an mbarrier that counts its bytes, and one at which they arrive that are done
+    with their own room. A `Ring` that is made next lets all CTAs know that the mbarriers are initialised."""
     full, free = shared((1,), u64), shared((1,), u64)
-    threads = 256 // instances
     quads = rows * slice_width(parts, columns) // (threads * QUAD)
     room = shared((parts - 1, quads, threads * QUAD), f32, layout=row_major) if parts > 1 else None
     if warp_id() == 0 and lane_id() == 0:
