@@ -437,7 +437,7 @@ def int4_weights() -> None:
     for dtype, zeros, out in ((torch.bfloat16, False, None), (torch.float16, True, torch.float32)):
         for m, n, k, group in ((1, 4096, 4096, 128), (40, 200, 1000, 64), (300, 330, 640, 32), (700, 1160, 2048, 128)):
             q, groups = torch.randint(0, 16, (k, n)), -(-k // group)
-            scales = (torch.rand(groups, n) / 4 + 0.1).to(dtype)
+            scales = (torch.rand(groups, n) / 4 + 0.1).to(torch.float32 if zeros else dtype)
             points = torch.randint(0, 16, (groups, n)) if zeros else None
             X = torch.randn(m, k).to(dtype)
             W = pack_int4(q, scales.cuda(), points, group=group)
