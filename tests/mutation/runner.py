@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -281,8 +281,8 @@ def executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
     made = built(name)
     prepared, ran = Prepared(made.lowered), set[int]()
 
-    def keep(regions: Any, entered: set[int]) -> list[Any]:
-        ran.update(entered)
+    def keep(launches: Iterable[tuple[Any, set[int]]]) -> list[Any]:
+        ran.update(*(entered for _, entered in launches))
         return []
 
     with mock.patch.object(launch, "not_run", keep):

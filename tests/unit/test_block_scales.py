@@ -22,7 +22,7 @@ from tests.unit.test_gemm_formats import NUMPY, equal, exact, numbers
 from tiledsl import index, tile_function
 from tiledsl.arch import TARGETS
 from tiledsl.errors import CompileErrors, EmulatorError, KernelArgumentError
-from tiledsl.gemm import call, gemm, promoted, warmup
+from tiledsl.gemm import call, gemm, promoted, steps, warmup
 from tiledsl.gemm.choice import WHOLE, Variant, best
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import BLOCK
@@ -121,6 +121,17 @@ def test_scales_of_any_strides(a: str, b: str) -> None:
     A, B, given = operands(70, 300, 260)
     viewed = {"scale_a": VIEWS[a](given["scale_a"]), "scale_b": VIEWS[b](given["scale_b"])}
     assert equal(product(A, B, out_dtype="f32", **viewed), dequantised(A, B, **given))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_far_scales_of_large_products_are_copied(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "FAR_SCALES", 1)
+    A, B, given = operands(94, 300, 388)
+    given["scale_a"] = VIEWS[view](given["scale_a"])
+    of = call.described(A, B, None, None, "f32", None, None, *given.values())
+    launches = [step.kernel.name for step in call.planned(of, 0.0, None, "sm_90a").launches]
+    assert ("pad" in launches) == (given["scale_a"].strides[0] != 4), launches
+    assert equal(product(A, B, out_dtype="f32", **given), dequantised(A, B, **given))
 
 
 def test_the_order_of_operations() -> None:

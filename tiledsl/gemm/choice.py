@@ -81,8 +81,9 @@ PROMOTED, SCALED = 96, 64
 """Registers of accumulators that leave enough for as many sums in f32; and for their scales: with 96 the kernel is 8%
 slower at 4096 cubed, and in clusters, whose CTAs wait for each other's additions, 11% or more. Columns that do not
 divide a block have several scales: a tile of 112 takes 9% longer than one of 128 (4096 x 2112 x 7168)."""
-SCALING = 1.36, 1.28
-"""How much longer products with scales of blocks take: of tiles in one piece, and in halves (4096 and 8192 cubed)."""
+SCALING, PROMOTING = (1.36, 1.28), (1.08, 1.1)
+"""How much longer products take whose sums are scaled by blocks, or added up in f32 alone: of tiles in one piece, and
+in halves (4096 and 8192 cubed; and eleven products, five of them drawn)."""
 NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
@@ -307,9 +308,9 @@ def estimate(
     along_k: tuple[Numbers, Numbers],
     processors: int,
     split: Split | None = None,
-    scaled: bool = False,
+    longer: tuple[float, float] = (1, 1),
 ) -> Estimate:
-    """Of each variant, for one product, or for one of its own. split: k is that of planes. scaled: by blocks."""
+    """Of each variant, for one product, or for one of its own. split: k is that of planes. longer: as `SCALING`."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
@@ -317,8 +318,8 @@ def estimate(
     edges = t.rows + t.loaded
 
     products = steps * t.area * (BK / MACS)
-    if scaled:
-        products = products * where(t.area > 64 * 256, SCALING[1], SCALING[0])
+    if longer != (1, 1):
+        products = products * where(t.area > 64 * 256, longer[1], longer[0])
     if split:
         products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
     staging = steps * edges * (2 * BK / SM_INTAKE)
@@ -493,7 +494,8 @@ def _kinds(
     """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
     variants = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
     grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
-    fixed = least, along_k, processors, split, promoted and not exchange
+    longer = (1, 1) if split or not promoted else PROMOTING if exchange else SCALING
+    fixed = least, along_k, processors, split, longer
     kinds = (variants[:grouped], False), (variants[grouped:], True)
     return [Options(some, partial(_model, table_of(some), in_groups, fixed)) for some, in_groups in kinds if some]
 
@@ -502,7 +504,7 @@ def _model(
     t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
 ) -> tuple[Estimate, Numbers]:
     """That of `Options`; with the clusters that share a tile. Each part of k has two steps or more."""
-    least, along_k, processors, split, scaled = fixed
+    least, along_k, processors, split, longer = fixed
     # No result is narrower than half of a tile of the least width.
     possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))
     tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
@@ -512,7 +514,7 @@ def _model(
     if in_groups:
         t = t._replace(groups=_groups(t.parts, tiles, usable, steps, np.minimum(most // t.parts, MOST_GROUPS)))
         possible = possible & (t.groups > 1)
-    times = estimate(t, batch, m, n, k, along_k, processors, split, scaled)
+    times = estimate(t, batch, m, n, k, along_k, processors, split, longer)
     return times._replace(reduction=where(possible, times.reduction, np.inf)), t.groups
 
 
@@ -560,6 +562,7 @@ def _candidates(
         ]
         if scaled:
             variants = [v for v in variants if v.registers <= SCALED and BLOCK % v.tile[1] == 0]
+        if not split:  # CTAs of a cluster wait for each other's additions
             variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1]
         variants = in_two + variants
     if split:

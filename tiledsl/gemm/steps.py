@@ -40,6 +40,9 @@ BIAS, SCALES, ROOM, ZEROS = 3, 4, 6, 7
 """Numbers of memories, after A, B and C. ROOM: a workspace. ZEROS: another one, whose words are 0 between launches."""
 BITS = {1: U8, 4: U32}
 """What operands of other dtypes are copied as, by the bytes of an element: dtypes that differ share a launch."""
+FAR_SCALES = 1 << 34
+"""Multiplications of a product from which it is faster to copy scales of A that are not next to those of other rows:
+each is fetched from a line of its own."""
 GRAIN = 256
 """Alignment of the parts of a workspace, in bytes."""
 
@@ -144,31 +147,43 @@ class _Builder:
         self.room += cdiv(prod(shape) * dtype.bytes, GRAIN) * GRAIN
         return Place(ROOM, dtype, shape, row_major(shape), at)
 
-    def pad(self, plan: Plan) -> None:
-        """Replace operands by copies, which the first launch makes."""
-        copies: list[Place] = []
+    def copied(self, X: Place, across: bool, copies: list[Place]) -> Place:
+        """A copy of X whose rows are whole vectors, and run along axis 1 of X if `across`. What is copied, as bits, and
+        to where comes to `copies`."""
+        if across:
+            return self.copied(X.transposed, False, copies).transposed
+        batch, rows, columns = X.shape
+        Y = self.take(X.dtype, (batch, rows, padded(columns, X.dtype.bytes)))
+        moved = BITS.get(X.dtype.bytes, X.dtype)
+        copies.extend((X._replace(dtype=moved), Y._replace(dtype=moved)))
+        return Y._replace(shape=X.shape)
 
-        def copied(X: Place, across: bool) -> Place:
-            """across: rows of the copy run along axis 1 of X."""
-            if across:
-                return copied(X.transposed, False).transposed
-            batch, rows, columns = X.shape
-            Y = self.take(X.dtype, (batch, rows, padded(columns, X.dtype.bytes)))
-            moved = BITS.get(X.dtype.bytes, X.dtype)
-            copies.extend((X._replace(dtype=moved), Y._replace(dtype=moved)))
-            return Y._replace(shape=X.shape)
+    def copy(self, copies: list[Place], early: bool) -> None:
+        """A launch that makes one or two copies, if there are any."""
+        if copies:
+            kernel, names = (pad, "XY") if len(copies) == 2 else (pad_both, "XYZW")
+            wide = [width(X.shape[2], X.dtype.bytes) for X in copies[1::2]]
+            consts = {**dict(zip(("WIDE", "WIDE2"), wide, strict=False)), "EARLY": early}
+            self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), consts))
+
+    def pad(self, plan: Plan) -> None:
+        """Replace operands by copies, which the first launch makes; and the scales of A, if they are far apart."""
+        copies: list[Place] = []
 
         def by_columns(X: Place) -> bool:
             return X.strides[1] == 1 and X.strides[2] != 1
 
-        a, b = self.a, self.b
-        self.a = copied(a, plan.across_k or (by_columns(a) and not plan.along_k)) if plan.pad_a else a
-        self.b = copied(b, plan.along_k or (by_columns(b) and not plan.across_k)) if plan.pad_b else b
-        if copies:
-            kernel, names = (pad, "XY") if len(copies) == 2 else (pad_both, "XYZW")
-            wide = [width(X.shape[2], X.dtype.bytes) for X in copies[1::2]]
-            consts = {**dict(zip(("WIDE", "WIDE2"), wide, strict=False)), "EARLY": plan.early}
-            self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), consts))
+        a, b, scales = self.a, self.b, self.scales.get("scale_a")
+        across_a = plan.across_k or (by_columns(a) and not plan.along_k)
+        across_b = plan.along_k or (by_columns(b) and not plan.across_k)
+        self.a = self.copied(a, across_a, copies) if plan.pad_a else a
+        self.b = self.copied(b, across_b, copies) if plan.pad_b else b
+        self.copy(copies, plan.early)
+        far = scales is not None and scales.strides[1] != 1 < scales.shape[2]
+        if scales is not None and far and prod(a.shape) * b.shape[2] >= FAR_SCALES:
+            copies = []
+            self.scales["scale_a"] = self.copied(scales, True, copies)
+            self.copy(copies, plan.early)
 
     def split(self, split: Split, early: bool) -> None:
         """Replace operands by their planes, which the first launches make, and, scaled, by the scales of their rows."""
