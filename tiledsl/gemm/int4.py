@@ -144,30 +144,32 @@ def multiply(
                 for i in range(s.w.shape[1] // 2)
             ]
             groups: int = s.scale.shape[0]
-            each, products = 4 * len(words) // groups, list[Any]()
-            for g in unroll(groups):
-                scales = [s.scale[g, row + 8 * i] for i in range(2)]
-                offsets = [zero_point(s, zeros, g, row + 8 * i, dtype) for i in range(2)]
-                factors: list[u32] = [u32(one.to(dtype).bitcast(u16)) * ONES for one in scales] if rounded else []
-                weights = fragment((8 * each,), dtype)
-                for i in unroll(each):
-                    at: int = g * each + i
-                    eight = unpacked(words[at // 4][at % 4], mask, offsets, factors, dtype)
-                    for j in unroll(8):
-                        weights[8 * i + j] = eight[j]
-                product: Any = total if rounded else wgmma.accumulator(shape, f32)
-                left = fragment((shape[0], 16 * each), dtype, product.a, init=weights)
-                product = wgmma(left, x[16 * each * g : 16 * each * (g + 1), :], product)
-                if rounded:
-                    total = product
-                else:
-                    products.append(product)
-            for g in unroll(len(products)):
-                scales = [f32(s.scale[g, row + 8 * i]) for i in range(2)]
-                spread = fragment(total.registers().shape, f32)
-                for i in unroll(spread.shape[0]):
-                    spread[i] = scales[i % 4 // 2]
-                total = products[g].wait() * fragment(shape, f32, total.layout, init=spread) + total
+            each, at_once = 4 * len(words) // groups, groups if rounded or shape[0] <= 128 else 1
+            for first in unroll(0, groups, at_once):
+                products: list[Any] = []
+                for g in unroll(first, first + at_once):
+                    scales = [s.scale[g, row + 8 * i] for i in range(2)]
+                    offsets = [zero_point(s, zeros, g, row + 8 * i, dtype) for i in range(2)]
+                    factors: list[u32] = [u32(one.to(dtype).bitcast(u16)) * ONES for one in scales] if rounded else []
+                    weights = fragment((8 * each,), dtype)
+                    for i in unroll(each):
+                        at: int = g * each + i
+                        eight = unpacked(words[at // 4][at % 4], mask, offsets, factors, dtype)
+                        for j in unroll(8):
+                            weights[8 * i + j] = eight[j]
+                    product: Any = total if rounded else wgmma.accumulator(shape, f32)
+                    left = fragment((shape[0], 16 * each), dtype, product.a, init=weights)
+                    product = wgmma(left, x[16 * each * g : 16 * each * (g + 1), :], product)
+                    if rounded:
+                        total = product
+                    else:
+                        products.append(product)
+                for i in unroll(len(products)):
+                    scales = [f32(s.scale[first + i, row + 8 * j]) for j in range(2)]
+                    spread = fragment(total.registers().shape, f32)
+                    for j in unroll(spread.shape[0]):
+                        spread[j] = scales[j % 4 // 2]
+                    total = products[i].wait() * fragment(shape, f32, total.layout, init=spread) + total
     return total.wait() if rounded else total
 
 

@@ -246,7 +246,8 @@ class Tile(NamedTuple):
         """Whether there are registers enough for weights, and for sums of groups if they are not rounded."""
         if self.rounded:
             return True
-        return (self.depth < 512 or self.columns <= 32) and (self.rows < 256 or self.depth + self.columns <= 176)
+        of_k = self.depth * self.columns
+        return of_k <= 512 * 32 and (self.rows < 256 or (of_k <= 256 * 32 and self.columns < 64))
 
 
 def tiles_for(m: int, k: int, result: int = 2) -> list[Tile]:
