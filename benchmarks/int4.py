@@ -1,7 +1,8 @@
 """Times products with weights of 4 bits on an H200: `int4_gemm` and variants of its tile, against cuBLAS in bf16.
 
     python -m benchmarks.int4             # on an H200, with torch; some 2 minutes
-    python -m benchmarks.int4 --variants  # besides, other tiles and parts of k, and how near to the best the choice is
+    python -m benchmarks.int4 --variants  # besides, other tiles and parts of k, and how near to the best the choice is;
+                                          # their times are added to int4_times.jsonl, for benchmarks.int4_fit
     python -m benchmarks.int4 --seed 7    # of matrices and rows that are drawn, for which nothing was fitted
 
 Each output is checked first. Rested: bursts of 3 ms after pauses of 6 ms, interleaved in random order; ratios are
@@ -12,6 +13,7 @@ along k (NT).
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
@@ -21,11 +23,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.int4_fit import FILE
 from benchmarks.report import RESULTS, table, write
 from tiledsl.compilation.parallel import build_all
 from tiledsl.gemm import int4_gemm, pack_int4
 from tiledsl.gemm.int4 import hopper_int4
-from tiledsl.gemm.int4_call import EARLY, tiles_for
+from tiledsl.gemm.int4_call import EARLY, Tile, tiles_for
 from tiledsl.inspect.frameworks import open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
 
@@ -78,7 +81,7 @@ def pack_copy(packed: Any) -> Any:
     return type(packed)(packed.words.clone(), packed.scales.clone(), None, packed.k, packed.n, packed.group)
 
 
-def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, variants: bool) -> dict[str, Any]:
+def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, tiles: dict[str, Tile]) -> dict[str, Any]:
     x, weights = sets["x"][:m], sets["int4"]
     out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     dense, transposed = sets["NN"], sets["NT"]
@@ -90,13 +93,18 @@ def contenders(torch: Any, sets: dict[str, Any], m: int, n: int, k: int, variant
     found["cuBLAS NN"] = lambda i: torch.mm(x, dense[i % len(dense)], out=out)
     found["cuBLAS NT"] = lambda i: torch.mm(x, transposed[i % len(transposed)].T, out=out)
     jobs: list[Any] = []
-    if variants:
-        for tile in sorted(tiles_for(m, k), key=lambda tile: tile.microseconds(m, n, k))[:VARIANTS]:
-            consts = tile.consts() | {"EARLY": tile.microseconds(m, n, k) < EARLY, "GROUP": GROUP}
-            found[f"{tile.rows}x{tile.columns}x{tile.depth}/{max(1, tile.split)}"] = variant(x, weights, out, consts)
-            jobs.append(job(x, weights[0], out, consts))
+    for name, tile in tiles.items():
+        consts = tile.consts() | {"EARLY": tile.microseconds(m, n, k) < EARLY, "GROUP": GROUP}
+        found[name] = variant(x, weights, out, consts)
+        jobs.append(job(x, weights[0], out, consts))
     build_all(jobs)
     return found
+
+
+def fastest(m: int, n: int, k: int) -> dict[str, Tile]:
+    """Tiles that should be fastest, by their names."""
+    some = sorted(tiles_for(m, k), key=lambda tile: tile.microseconds(m, n, k))[:VARIANTS]
+    return {f"{tile.rows}x{tile.columns}x{tile.depth}/{max(1, tile.split)}": tile for tile in some}
 
 
 def given(x: Any, w: Any, out: Any) -> tuple[Any, ...]:
@@ -139,7 +147,8 @@ def main() -> int:
         sets = sets_of(torch, n, k, every_rows)
         sets["NT"] = [w.T.contiguous() for w in sets["NN"]]
         for m in every_rows:
-            every = contenders(torch, sets, m, n, k, args.variants)
+            tiles = fastest(m, n, k) if args.variants else {}
+            every = contenders(torch, sets, m, n, k, tiles)
             exact = sets["x"][:m].float() @ sets["exact"]
             for name, launch in list(every.items()):
                 try:
@@ -162,6 +171,9 @@ def main() -> int:
             if args.variants:
                 ours = [times.median(name) for name in every if not name.startswith("cuBLAS")]
                 near.append(min(ours) / times.median("int4_gemm"))
+                timed = [(round(times.median(name) * 1e3, 3), *tile) for name, tile in tiles.items() if name in every]
+                with (args.out / FILE.name).open("a") as file:
+                    file.write(json.dumps({"shape": (m, n, k), "times": sorted(timed)}) + "\n")
             more = ", ".join(f"{name} {times.median(name) * 1e3:.2f}" for name in shown)
             print(f"  {m}x{n}x{k}: {us:.2f} us, {ratio:.2f} of cuBLAS, {rate:.2f} TB/s; {more}", flush=True)
         del sets

@@ -201,13 +201,13 @@ class Costs(NamedTuple):
 
 COSTS = {
     False: {64: Costs(0.105, 0.0016, 0.134), 128: Costs(0.197, 0.0035, 0.155), 256: Costs(0.3694, 0.0068, 0.1325)},
-    True: {64: Costs(0.033, 0.0027, 0.094), 128: Costs(0.211, 0.0035, 0.086)},
+    True: {64: Costs(0.0452, 0.00283, 0.064), 128: Costs(0.21, 0.00405, 0.0425)},
 }
 """By the columns of the weights that a tile has."""
-TILE, SPLIT = {False: 0.47, True: 1.33}, {False: 1.39, True: 2.53}
+TILE, SPLIT = {False: 0.47, True: 0.921}, {False: 1.39, True: 2.56}
 STARTED = 1.9
 """Microseconds of each tile that an SM has, of parts of k, and of a launch. All were fitted to times of some 20 tiles
-for each of 111 random products."""
+for each of 111 random products (`python -m benchmarks.int4_fit`)."""
 EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
