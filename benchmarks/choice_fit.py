@@ -1,11 +1,11 @@
-"""Fits the constants of tiledsl/gemm/choice.py, or ffma_choice.py, to measured times. Needs no GPU.
+"""Fits the constants of tiledsl/gemm/choice.py, ffma_choice.py or int4_call.py to measured times. Needs no GPU.
 
     python -m benchmarks.choice_fit                    # how good the choice is on what was measured
     python -m benchmarks.choice_fit --seeds 151        # the same of these shapes: against a full search
     python -m benchmarks.choice_fit --rounds 4000      # fit, and print the constants
     python -m benchmarks.choice_fit --rounds 4000 --prefer 3 --write
     python -m benchmarks.choice_fit --rounds 1000 --check family
-    python -m benchmarks.choice_fit --model f32        # the same of fp32
+    python -m benchmarks.choice_fit --model f32        # the same of fp32; int4: of weights of 4 bits
 
 The model is that of the choice itself, asked for all variants at once, with other constants each time. What is made
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
@@ -34,12 +34,13 @@ import numpy as np
 
 from benchmarks.choice_times import PROCESSORS, as_row, choice_f32, of_row
 from benchmarks.report import RESULTS, table
-from tiledsl.gemm import choice, ffma_choice
+from tiledsl.gemm import choice, ffma_choice, int4_call
 from tiledsl.inspect.contenders import Size
 
 __all__ = [
     "F32",
     "HOPPER",
+    "INT4",
     "MODELS",
     "Measured",
     "Model",
@@ -126,6 +127,21 @@ def _f32_timed(shape: Measured) -> bool:
     return ffma_choice.ranked_f32(1, *arguments, **options)[0][:3] in [v for _, v in shape.times]
 
 
+def _int4_variant(row: Sequence[Any], _: str) -> Any:
+    tile = int4_call.Tile(*row[1:])
+    return tile if tile.columns in int4_call.WIDTHS[tile.rounded] and tile.fits else None
+
+
+def _int4_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
+    tiles = [(tile, shape.shape[1:]) for shape in shapes for _, tile in shape.times]
+    return lambda: np.array([1e3 * tile.microseconds(*shape) for tile, shape in tiles])
+
+
+def _int4_timed(shape: Measured) -> bool:
+    _, m, n, k = shape.shape
+    return min(int4_call.tiles_for(m, k), key=lambda t: t.microseconds(m, n, k)) in [tile for _, tile in shape.times]
+
+
 def _columns(shapes: Sequence[Measured]) -> Any:
     """Batch, m, n, k, and whether B is contiguous along k, of all variants."""
     return np.array([(*shape.shape, shape.layout == "NT") for shape in shapes for _ in shape.times], float).T
@@ -156,7 +172,16 @@ F32 = Model(
     _f32_timed,
 )
 """Of FFMA."""
-MODELS = {"hopper": HOPPER, "f32": F32}
+INT4 = Model(
+    int4_call,
+    ("UNPACKED", "COLUMN", "SYNCED", "TILE", "SPLIT", "STARTED"),
+    RESULTS / "int4_times.jsonl",
+    _int4_variant,
+    _int4_times,
+    _int4_timed,
+)
+"""Of weights of 4 bits; `benchmarks.int4 --variants` adds to the file."""
+MODELS = {"hopper": HOPPER, "f32": F32, "int4": INT4}
 
 
 def load(file: Path, model: Model = HOPPER) -> list[Measured]:

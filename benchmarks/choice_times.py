@@ -32,7 +32,18 @@ from typing import Any, NamedTuple
 from benchmarks.random_shapes import FAMILIES, LAYOUTS, shapes
 from benchmarks.report import RESULTS
 from tiledsl.errors import TileError
-from tiledsl.gemm import ffma, ffma_parts, ffma_staged, ffma_tiles, hopper, hopper_apart, hopper_tiles, parts, split_k
+from tiledsl.gemm import (
+    ffma,
+    ffma_parts,
+    ffma_staged,
+    ffma_tiles,
+    hopper,
+    hopper_apart,
+    hopper_tiles,
+    int4,
+    parts,
+    split_k,
+)
 from tiledsl.gemm.choice import Variant, ranked
 from tiledsl.gemm.ffma_choice import CANDIDATES, plan_of, product_of, ranked_f32
 from tiledsl.gemm.operands import Operands as Described
@@ -49,7 +60,7 @@ from tiledsl.tune.carried import Carried
 from tiledsl.tune.search import Result, search
 from tiledsl.tune.workers import Worker, answered
 
-__all__ = ["COLUMNS", "Job", "as_row", "choice_f32", "jobs_of", "main", "of_row", "sampled"]
+__all__ = ["COLUMNS", "Job", "as_row", "choice_f32", "digest", "jobs_of", "main", "of_row", "sampled"]
 
 ARCH, PROCESSORS = "sm_90a", 132
 COLUMNS = ("rows", "columns", "instances", "exchanged", "parts", "along_m", "groups", "along_n", "band")
@@ -285,6 +296,7 @@ def digest(format: str = "bf16") -> str:
     modules = {
         "bf16": (hopper, hopper_apart, hopper_tiles, split_k),
         "f32": (ffma, ffma_parts, ffma_staged, ffma_tiles),
+        "int4": (int4, hopper_tiles, split_k),
     }
     files = (Path(module.__file__ or "").read_bytes() for module in (*modules[format], parts))
     return hashlib.sha256(b"".join(files)).hexdigest()[:8]

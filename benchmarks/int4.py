@@ -2,7 +2,7 @@
 
     python -m benchmarks.int4             # on an H200, with torch; some 2 minutes
     python -m benchmarks.int4 --variants  # besides, other tiles and parts of k, and how near to the best the choice is;
-                                          # their times are added to int4_times.jsonl, for benchmarks.int4_fit
+                                          # their times are added to int4_times.jsonl, for benchmarks.choice_fit
     python -m benchmarks.int4 --seed 7    # of matrices and rows that are drawn, for which nothing was fitted
 
 Each output is checked first. Rested: bursts of 3 ms after pauses of 6 ms, interleaved in random order; ratios are
@@ -23,10 +23,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.int4_fit import FILE
+from benchmarks.choice_fit import INT4
+from benchmarks.choice_times import digest
 from benchmarks.report import RESULTS, table, write
 from tiledsl.compilation.parallel import build_all
-from tiledsl.gemm import int4_gemm, pack_int4
+from tiledsl.gemm import int4_call, int4_gemm, pack_int4
 from tiledsl.gemm.int4 import hopper_int4
 from tiledsl.gemm.int4_call import EARLY, Tile, tiles_for
 from tiledsl.inspect.frameworks import open_device
@@ -172,8 +173,16 @@ def main() -> int:
                 ours = [times.median(name) for name in every if not name.startswith("cuBLAS")]
                 near.append(min(ours) / times.median("int4_gemm"))
                 timed = [(round(times.median(name) * 1e3, 3), *tile) for name, tile in tiles.items() if name in every]
-                with (args.out / FILE.name).open("a") as file:
-                    file.write(json.dumps({"shape": (m, n, k), "times": sorted(timed)}) + "\n")
+                family = "many" if m > int4_call.FEW else "few"
+                line = {
+                    "kernel": digest("int4"),
+                    "family": family,
+                    "seed": args.seed,
+                    "layout": "packed",
+                    "shape": (1, m, n, k),
+                }
+                with (args.out / INT4.file.name).open("a") as file:
+                    file.write(json.dumps({**line, "cublas": times.median(best) * 1e3, "times": sorted(timed)}) + "\n")
             more = ", ".join(f"{name} {times.median(name) * 1e3:.2f}" for name in shown)
             print(f"  {m}x{n}x{k}: {us:.2f} us, {ratio:.2f} of cuBLAS, {rate:.2f} TB/s; {more}", flush=True)
         del sets

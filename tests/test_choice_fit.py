@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import choice_fit, choice_times
-from benchmarks.choice_fit import F32, HOPPER, Model, Times, constants, digits, fit, load, put, rewritten
+from benchmarks.choice_fit import F32, HOPPER, INT4, Model, Times, constants, digits, fit, load, put, rewritten
 from benchmarks.choice_times import as_row, jobs_of, of_row, sampled
 from tiledsl.gemm import choice, ffma_choice
 from tiledsl.gemm.choice import best, estimate, table_of
@@ -25,7 +25,7 @@ SIZE = Size(1000, 2000, 3000)
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """The model of other tests has its own constants."""
-    before = {model: constants(model) for model in (HOPPER, F32)}
+    before = {model: constants(model) for model in (HOPPER, F32, INT4)}
     yield
     for model, values in before.items():
         put(values, model)
@@ -130,7 +130,17 @@ def test_what_is_chosen_in_fp32_is_fast_where_it_was_measured() -> None:
     assert times.chosen().mean() > 2 * before
 
 
-@pytest.mark.parametrize("model", [HOPPER, F32])
+@pytest.mark.parametrize(("family", "most"), [("few", 0.03), ("many", 0.01)])
+def test_what_is_chosen_for_int4_is_fast_where_it_was_measured(family: str, most: float) -> None:
+    """Slower than the fastest in the mean, as a logarithm; constants that are far off choose worse."""
+    times = Times([shape for shape in load(INT4.file, INT4) if shape.family == family], model=INT4)
+    before = times.chosen().mean()
+    assert before < most
+    put({key: value * (9 if key[0] == "UNPACKED" else 1) for key, value in constants(INT4).items()}, INT4)
+    assert times.chosen().mean() > before + 0.02
+
+
+@pytest.mark.parametrize("model", [HOPPER, F32, INT4])
 def test_the_source_is_rewritten_in_place(model: Model) -> None:
     text = Path(str(model.module.__file__)).read_text()
     values = {name: digits(1.1 * value) for name, value in constants(model).items()}
@@ -141,7 +151,7 @@ def test_the_source_is_rewritten_in_place(model: Model) -> None:
         a.partition(" = ")[0] == b.partition(" = ")[0] or a.partition(": ")[0] == b.partition(": ")[0]
         for a, b in changed
     )
-    made: dict[str, Any] = {"__name__": "rewritten"}
+    made: dict[str, Any] = {"__name__": model.module.__name__}
     exec(compile(new, "rewritten", "exec"), made)
     for (name, key), value in values.items():
         assert (made[name] if key is None else made[name][key]) == value

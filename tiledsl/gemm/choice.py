@@ -562,9 +562,8 @@ def _candidates(
         ]
         if scaled:
             variants = [v for v in variants if v.registers <= SCALED and BLOCK % v.tile[1] == 0]
-        if not split:  # CTAs of a cluster wait for each other's additions
-            few = 0 if scaled else 1  # but with k in parts they have few steps
-            variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1 or v.parts * few]
+        if not split:  # CTAs of a cluster wait for each other's additions; with k in parts they have few
+            variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1 or (v.parts and not scaled)]
         variants = in_two + variants
     if split:
         variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]

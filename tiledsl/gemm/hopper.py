@@ -116,22 +116,22 @@ AT_ONCE = 16
 
 
 @tile_function
-def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int, most: int):
+def store_lines(x: Fragment[E], to: View[E], via: View[E], most: int):
     """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. most: elements of a vector of
     a row; or half as many and so on, where threads would not share a piece in whole rounds."""
-    rows, columns = via.shape
-    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * 32 * warps) == 0)
-    thread, vectors = warp_id() % warps * 32 + lane_id(), rows * columns // wide
+    (rows, columns), threads = via.shape, x.layout.threads
+    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * threads) == 0)
+    thread, vectors = thread_of(x), rows * columns // wide
     barrier()
     if to.dtype.bytes == 2:
         store_matrix(x, via)
     else:
         store(x, via)
     barrier()
-    count = vectors // (32 * warps)
+    count = vectors // threads
     each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)
-    for first in range(0, vectors, each * 32 * warps):
-        at = [(first + i * 32 * warps + thread) * wide for i in range(each)]
+    for first in range(0, vectors, each * threads):
+        at = [(first + i * threads + thread) * wide for i in range(each)]
         places = [(i % rows, i // rows) if to.unit == 0 else (i // columns, i % columns) for i in at]
         found = [via.load(m, n, vec=wide * to.dtype.bytes) if wide > 1 else via[m, n] for m, n in places]
         for i in unroll(each):
@@ -187,7 +187,7 @@ def store_columns(
         if by_tma:
             store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
         else:
-            store_lines(y, to, via, y.layout.threads // 32, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
+            store_lines(y, to, via, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
 
 
 @tile_function

@@ -190,24 +190,15 @@ DEPTHS = {False: (128, 256, 512), True: (64, 128)}
 SPLITS = (0, *range(2, 9))
 
 
-class Costs(NamedTuple):
-    """Microseconds of 128 of k of a tile: to load and unpack its weights, for each row of X, and, once a step, for
-    waiting for each other."""
-
-    unpacked: float
-    column: float
-    synced: float
-
-
-COSTS = {
-    False: {64: Costs(0.105, 0.0016, 0.134), 128: Costs(0.197, 0.0035, 0.155), 256: Costs(0.3694, 0.0068, 0.1325)},
-    True: {64: Costs(0.0452, 0.00283, 0.064), 128: Costs(0.21, 0.00405, 0.0425)},
-}
-"""By the columns of the weights that a tile has."""
+UNPACKED = {(False, 64): 0.105, (False, 128): 0.197, (False, 256): 0.3694, (True, 64): 0.0452, (True, 128): 0.21}
+COLUMN = {(False, 64): 0.0016, (False, 128): 0.0035, (False, 256): 0.0068, (True, 64): 0.00283, (True, 128): 0.00405}
+SYNCED = {(False, 64): 0.134, (False, 128): 0.155, (False, 256): 0.1325, (True, 64): 0.064, (True, 128): 0.0425}
+"""Microseconds of 128 of k of a tile, by whether weights are rounded, and how many of their columns it has: to load and
+unpack them, for each row of X, and, once a step, for waiting for each other."""
 TILE, SPLIT = {False: 0.47, True: 0.921}, {False: 1.39, True: 2.56}
 STARTED = 1.9
 """Microseconds of each tile that an SM has, of parts of k, and of a launch. All were fitted to times of some 20 tiles
-for each of 111 random products (`python -m benchmarks.int4_fit`)."""
+for each of 111 random products (`python -m benchmarks.choice_fit --model int4`)."""
 EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 
@@ -235,10 +226,10 @@ class Tile(NamedTuple):
 
     def microseconds(self, m: int, n: int, k: int) -> float:
         """What a product of m x n x k takes, about."""
-        parts, costs = max(self.split, 1), COSTS[self.rounded][self.rows]
+        parts, kind = max(self.split, 1), (self.rounded, self.rows)
         waves = cdiv(cdiv(n, self.rows) * cdiv(m, self.columns) * parts, TOGETHER[parts])
         steps = cdiv(cdiv(k, self.depth), parts) * self.depth / 128
-        step = costs.unpacked + costs.column * self.columns + costs.synced * 128 / self.depth
+        step = UNPACKED[kind] + COLUMN[kind] * self.columns + SYNCED[kind] * 128 / self.depth
         return waves * (steps * step + TILE[self.rounded]) + STARTED + (SPLIT[self.rounded] if self.split else 0)
 
     @property
@@ -253,7 +244,8 @@ class Tile(NamedTuple):
 def tiles_for(m: int, k: int, result: int = 2) -> list[Tile]:
     """Those that a product with m rows of X may have."""
     rounded = m > FEW
-    every = starmap(Tile, product(COSTS[rounded], WIDTHS[rounded], DEPTHS[rounded], SPLITS, (rounded,)))
+    rows = [rows for of_rounded, rows in UNPACKED if of_rounded == rounded]
+    every = starmap(Tile, product(rows, WIDTHS[rounded], DEPTHS[rounded], SPLITS, (rounded,)))
     some = (tile for tile in every if tile.columns < m + 64 and tile.split * tile.depth <= k and tile.fits)
     return [tile for tile in some if tile.consts(result)["STAGES"] > 2]
 

@@ -179,8 +179,8 @@ class _Builder:
         self.a = self.copied(a, across_a, copies) if plan.pad_a else a
         self.b = self.copied(b, across_b, copies) if plan.pad_b else b
         self.copy(copies, plan.early)
-        far = scales is not None and scales.strides[1] != 1 < scales.shape[2]
-        if scales is not None and far and prod(a.shape) * b.shape[2] >= FAR_SCALES:
+        large = prod(a.shape) * b.shape[2] >= FAR_SCALES
+        if large and scales is not None and scales.strides[1] != 1 < scales.shape[2]:
             copies = []
             self.scales["scale_a"] = self.copied(scales, True, copies)
             self.copy(copies, plan.early)
