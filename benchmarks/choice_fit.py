@@ -10,7 +10,7 @@
 The model is that of the choice itself, asked for all variants at once, with other constants each time. What is made
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
-reluctantly. --prefer: shapes measured with these kernels count three times. --check: of each family (or seed, or
+reluctantly. --prefer: shapes measured with these kernels count twice. --check: of each family (or seed, or
 kernel) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
 the report counts, the best by the model of those that were counts instead.
 """
@@ -26,6 +26,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ import numpy as np
 from benchmarks.choice_times import PROCESSORS, as_row, choice_f32, of_row
 from benchmarks.report import RESULTS, table
 from tiledsl.gemm import choice, ffma_choice, int4_call
+from tiledsl.gemm.formats import FORMATS
 from tiledsl.inspect.contenders import Size
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "Measured",
     "Model",
     "Times",
+    "bytes_of",
     "constants",
     "fit",
     "load",
@@ -57,16 +60,17 @@ Constants = dict[tuple[str, Any], float]
 """By name, and key in a dict or None."""
 NOISE, CLOSE = 0.02, 8.0
 """By how much the model's times may be off, as a logarithm; how fast its error counts less for slower variants."""
-PREFERRED = 3
+PREFERRED = 2
 SPREAD, ERROR, MOVED = 0.5, 0.2, 0.0003
 """Weights, relative to the mean loss: of its root mean square, the model's error, and what constants move."""
 
 
 class Measured(NamedTuple):
-    """A shape. kernel: digest of the one that was timed. times: microseconds and variant, as the model has it. cublas:
-    microseconds, or None."""
+    """A shape. kernel: digest of the one that was timed. format: a name of `FORMATS`. times: microseconds and variant,
+    as the model has it. cublas: microseconds, or None."""
 
     kernel: str
+    format: str
     family: str
     seed: Any
     layout: str
@@ -78,14 +82,15 @@ class Measured(NamedTuple):
 class Model(NamedTuple):
     """What is fitted.
 
-    fitted: names of constants of `module`; all elements of a dict but those that are 1. variant: of a row of `file` and
-    the layout; None if the choice has it no longer. times: nanoseconds of all variants of shapes, one after the other,
-    with the constants as they are whenever that function is called. timed: whether what `gemm` would do was timed.
+    fitted: names of constants of `module`; all elements of a dict but those that are 1. files: of times. variant: of a
+    row of them and the layout; None if the choice has it no longer. times: nanoseconds of all variants of shapes, one
+    after the other, with the constants as they are whenever that function is called. timed: whether what `gemm` would
+    do was timed.
     """
 
     module: ModuleType
     fitted: tuple[str, ...]
-    file: Path
+    files: tuple[Path, ...]
     variant: Callable[[Sequence[Any], str], Any]
     times: Callable[[Sequence[Measured]], Callable[[], Any]]
     timed: Callable[[Measured], bool]
@@ -97,14 +102,25 @@ def _hopper_variant(row: Sequence[Any], layout: str) -> Any:
 
 
 def _hopper_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
-    (*product, along), of = _columns(shapes), choice.table_of([v for shape in shapes for _, v in shape.times])
+    batch, m, n, k, along = _columns(shapes)
+    sizes = [bytes_of(shape) for shape in shapes for _ in shape.times]
+    k = np.array([choice.halves(int(extent), size) for extent, (size, _) in zip(k, sizes, strict=True)], float)
+    operands, results = np.array(sizes).T
+    of = choice.table_of([v for shape in shapes for _, v in shape.times], results)
     order = np.ones(len(along), bool), along > 0
-    return lambda: choice.estimate(of, *product, order, PROCESSORS).total
+    return lambda: choice.estimate(of, batch, m, n, k, order, PROCESSORS, size=operands, result=results).total
+
+
+def bytes_of(shape: Measured) -> tuple[int, int]:
+    """Of an element of A and B, and of C."""
+    of = FORMATS[shape.format, shape.format]
+    return of.bytes, of.results[0].bytes
 
 
 def _hopper_timed(shape: Measured) -> bool:
     """Whatever the order of the tiles."""
-    chosen = choice.best(*shape.shape, (True, shape.layout == "NT"))
+    size, result = bytes_of(shape)
+    chosen = choice.best(*shape.shape, (True, shape.layout == "NT"), size=size, result=result)
     chosen = of_row(as_row(0.0, chosen), shape.layout)[1]._replace(band=0)
     return chosen in (v._replace(band=0) for _, v in shape.times)
 
@@ -154,19 +170,19 @@ HOPPER = Model(
         *("ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "IN_STEP", "LAUNCH", "PARTS", "DOUBLED", "REDUCED"),
         *("GROUPS", "GATHERED", "CROWDED"),
     ),
-    RESULTS / "choice_times.jsonl",
+    (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),
     _hopper_variant,
     _hopper_times,
     _hopper_timed,
 )
-"""Of wgmma; `benchmarks.choice_times` wrote the file. MACS was measured."""
+"""Of wgmma; `benchmarks.choice_times` wrote the files. MACS was measured."""
 F32 = Model(
     ffma_choice,
     (
         *("STALL", "ROUND", "EACH", "STEP", "FRESH", "ACROSS", "ALONG", "TRANSPOSED", "RATES"),
         *("START", "L2", "PARTS", "ADDED", "EXCHANGED"),
     ),
-    RESULTS / "ffma_times.jsonl",
+    (RESULTS / "ffma_times.jsonl",),
     _f32_variant,
     _f32_times,
     _f32_timed,
@@ -175,7 +191,7 @@ F32 = Model(
 INT4 = Model(
     int4_call,
     ("UNPACKED", "COLUMN", "SYNCED", "TILE", "SPLIT", "STARTED"),
-    RESULTS / "int4_times.jsonl",
+    (RESULTS / "int4_times.jsonl",),
     _int4_variant,
     _int4_times,
     _int4_timed,
@@ -184,18 +200,17 @@ INT4 = Model(
 MODELS = {"hopper": HOPPER, "f32": F32, "int4": INT4}
 
 
-def load(file: Path, model: Model = HOPPER) -> list[Measured]:
-    """The shapes of a file, without the variants that the choice has no longer."""
+def load(*files: Path, model: Model = HOPPER) -> list[Measured]:
+    """The shapes of files, without the variants that the choice has no longer."""
     found: list[Measured] = []
-    for text in file.read_text().splitlines():
+    for text in chain.from_iterable(file.read_text().splitlines() for file in files):
         line = json.loads(text)
         times = [(row[0], v) for row in line["times"] if (v := model.variant(row, line["layout"])) is not None]
         if len(times) > 1:
             batch, m, n, k = line["shape"]
             shape = (max(batch, 1), m, n, k)
-            found.append(
-                Measured(line["kernel"], line["family"], line["seed"], line["layout"], shape, times, line["cublas"])
-            )
+            named = (line[name] for name in ("kernel", "format", "family", "seed", "layout"))
+            found.append(Measured(*named, shape, times, line["cublas"]))
     return found
 
 
@@ -331,20 +346,21 @@ def _plain(value: float) -> float:
 
 
 def report(times: Times, rows: Iterable[int] | None = None) -> str:
-    """By family and layout: how fast what the model chooses is, relative to the fastest measured and to cuBLAS."""
+    """By format, family and layout: how fast what the model chooses is, of the fastest measured and of cuBLAS."""
     slower, families = times.chosen(), defaultdict[Any, list[int]](list)
     for number in range(len(times.shapes)) if rows is None else rows:
-        families[times.shapes[number].family, times.shapes[number].layout].append(number)
+        shape = times.shapes[number]
+        families[shape.format, shape.family, shape.layout].append(number)
     untimed = [not times.model.timed(shape) for shape in times.shapes]
     lines: list[tuple[str, ...]] = []
-    for (family, layout), numbers in sorted(families.items()):
+    for named, numbers in sorted(families.items()):
         shares = [math.exp(-slower[i]) for i in numbers]
         known = [i for i in numbers if times.shapes[i].cublas]
         ratios = [times.shapes[i].cublas / min(times.shapes[i].times)[0] * math.exp(-slower[i]) for i in known]
         against = (f"{_mean(ratios):.3f}", f"{min(ratios):.3f}") if ratios else ("", "")
         counts = str(len(numbers)), str(sum(untimed[i] for i in numbers))
-        lines.append((family, layout, *counts, f"{_mean(shares):.3f}", f"{min(shares):.3f}", *against))
-    header = ("family", "stored", "shapes", "untimed", "of the fastest", "worst", "speed / cuBLAS", "worst")
+        lines.append((*named, *counts, f"{_mean(shares):.3f}", f"{min(shares):.3f}", *against))
+    header = ("format", "family", "stored", "shapes", "untimed", "of the fastest", "worst", "speed / cuBLAS", "worst")
     mean = float(np.mean(slower if rows is None else slower[list(rows)]))
     return f"{table(header, lines)}\n\nchosen is slower than the fastest measured by {mean:.4f} in the mean"
 
@@ -366,7 +382,7 @@ def worst(times: Times, count: int) -> str:
             f"{name} {shape.times[i][1]} {shape.times[i][0]:g} us, by the model {math.exp(found[number][i]) / 1e3:.4g}"
             for name, i in named.items()
         )
-        lines.append(f"{shape.family} {shape.layout} {shape.shape}: {'; '.join(each)}")
+        lines.append(f"{shape.format} {shape.family} {shape.layout} {shape.shape}: {'; '.join(each)}")
     return "\n".join(lines)
 
 
@@ -387,25 +403,26 @@ def checked(times: Times, by: str, rounds: int) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, help="of times; the committed one unless given")
+    parser.add_argument("files", nargs="*", type=Path, help="of times; the committed ones unless given")
     parser.add_argument("--model", choices=tuple(MODELS), default="hopper")
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
     parser.add_argument("--seeds", nargs="+", default=[], metavar="SEED", help="only shapes of these")
-    parser.add_argument("--check", choices=("family", "seed", "kernel"), help="leave out one after the other")
-    parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count three times")
+    parser.add_argument("--check", choices=("format", "family", "seed", "kernel"), help="leave out one after the other")
+    parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count twice")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
     parser.add_argument("--write", action="store_true", help="write the constants into the source")
     args = parser.parse_args(argv)
     model = MODELS[args.model]
-    file = args.file or model.file
-    shapes = load(file, model)
+    files = args.files or model.files
+    shapes = load(*files, model=model)
+    named = " and ".join(map(str, files))
     if args.seeds:
         shapes = [shape for shape in shapes if str(shape.seed) in args.seeds]
         if not shapes:
-            parser.error(f"--seeds: {file} has no shapes of {', '.join(args.seeds)}")
+            parser.error(f"--seeds: {named} has no shapes of {', '.join(args.seeds)}")
     kernels = {shape.kernel for shape in shapes}
     if unknown := set(args.prefer) - kernels:
-        parser.error(f"--prefer: {file} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")
+        parser.error(f"--prefer: {named} has no {', '.join(unknown)}; it has {', '.join(sorted(kernels))}")
     times = Times(shapes, args.prefer, model)
     print(f"{len(times.shapes)} shapes, {sum(len(shape.times) for shape in times.shapes)} variants\n\n{report(times)}")
     if args.check:

@@ -1,5 +1,5 @@
 """Times variants of `hopper_fastest` on random shapes: what `benchmarks.choice_fit` fits the model of `gemm` to.
-With --format f32 those of `fastest`.
+With --format f32 those of `fastest`; tf32, e4m3 and i8, whose operands are along k, are of `hopper_fastest`, too.
 
     python -m benchmarks.choice_times --seed 141 --build --kernels DIR        # anywhere, needs no GPU
     python -m benchmarks.choice_times --seed 141 --kernels DIR --out DIR      # on an H200, with torch
@@ -11,8 +11,8 @@ other kind, and some at random; also cuBLAS, in the fastest of its layouts. --va
 at most 1.3 times as slow as the fastest; `benchmarks.choice_fit --seeds 151` says what the choice is worth then. Each
 result is checked. Operands are not in L2, launches go by CUDA graphs, and the GPU rests before each batch; the chosen
 variant and the fastest then take turns, so that none is the fastest by luck. A process of its own times: one that hangs
-or crashes costs its shape. Results are added to choice_times.jsonl (f32: ffma_times.jsonl), a shape a line, as they
-come, each with a digest of the kernel; shapes that it has of the present kernel are not timed again.
+or crashes costs its shape. Results are added to a file (`FILES`), a shape a line, as they come, each with a digest of
+the kernel; shapes that it has of the present kernel are not timed again.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from tiledsl.gemm import (
 )
 from tiledsl.gemm.choice import Variant, ranked
 from tiledsl.gemm.ffma_choice import CANDIDATES, plan_of, product_of, ranked_f32
+from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.operands import Operands as Described
 from tiledsl.gemm.operands import described
-from tiledsl.gemm.plan import by_variant, choice_of_f32, of_plan_f32
+from tiledsl.gemm.plan import Problem, by_variant, choice_of, choice_of_f32, of_plan_f32
 from tiledsl.gemm.prepared import SOMEWHERE, Prepared
 from tiledsl.gemm.steps import Steps, problem_of, steps_of
 from tiledsl.gemm.warm_up import operands_of
@@ -76,7 +77,9 @@ WORSE, HOPELESS = 1.3, 1.5
 
 Way = Variant | tuple[str, int, int]
 """How a product is computed: by wgmma; or in fp32, by a candidate's name, parts of k, and tiles before those."""
-FILES = {"bf16": "choice_times.jsonl", "f32": "ffma_times.jsonl"}
+ALONG_K = ("tf32", "e4m3", "i8")
+"""Formats whose operands wgmma reads along k only: layout NT."""
+FILES = {"bf16": "choice_times.jsonl", "f32": "ffma_times.jsonl", **dict.fromkeys(ALONG_K, "format_times.jsonl")}
 
 
 class Job(NamedTuple):
@@ -87,10 +90,11 @@ class Job(NamedTuple):
     layout: str
     size: Size
     variants: tuple[Way, ...]
+    format: str
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.seed, self.layout, *self.size.numbers
+        return self.format, self.seed, self.layout, *self.size.numbers
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--format", choices=FILES, default="bf16")
     parser.add_argument("--count", type=int, default=8, help="shapes of a family")
-    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="of bf16 and f32")
     parser.add_argument("--variants", type=int, default=24, help="of a shape; 0: all that may be fast")
     parser.add_argument("--build", action="store_true", help="build what would be timed, into --kernels; no GPU")
     parser.add_argument("--kernels", default="", metavar="DIR", help="builds that are carried to another machine")
@@ -111,7 +115,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     start = time.perf_counter()
-    jobs = list(jobs_of(args.families, args.seed, args.count, args.layouts, args.variants, args.format))
+    layouts = ["NT"] if args.format in ALONG_K else args.layouts
+    jobs = list(jobs_of(args.families, args.seed, args.count, layouts, args.variants, args.format))
     print(f"{len(jobs)} shapes, {sum(len(job.variants) for job in jobs)} variants", flush=True)
     try:
         if args.build or (args.kernels and not Path(args.kernels).exists()):
@@ -133,20 +138,18 @@ def jobs_of(
     families: Sequence[str], seed: int, count: int, layouts: Sequence[str], variants: int, format: str = "bf16"
 ) -> Iterator[Job]:
     """Shapes of all families by turns, so that an early end leaves some of each."""
-    drawn = random.Random(seed)
+    drawn, multiple = random.Random(seed), 16 if DTYPES[format].bytes == 1 else 1
     for number in range(count):
         for family in families:
-            size = shapes(family, seed, count)[number]
+            size = shapes(family, seed, count, multiple)[number]
             for layout in layouts:
-                yield Job(family, seed, layout, size, tuple(sampled(size, layout, variants, drawn, format)))
+                yield Job(family, seed, layout, size, tuple(sampled(size, layout, variants, drawn, format)), format)
 
 
 def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: str = "bf16") -> list[Way]:
     """Ways that are worth timing: the chosen one, the next fastest by the model, the fastest of other kinds, others at
     random. count: 0 for all."""
-    batch = max(size.batch, 1)
-    large = batch * size.m * size.n * size.k > LARGE
-    product = batch, size.m, size.n, size.k
+    large = max(size.batch, 1) * size.m * size.n * size.k > LARGE
     found: list[tuple[Way, float]]
     if format == "f32":
         arguments, options = choice_f32(size, layout)
@@ -154,7 +157,8 @@ def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: s
             ((of.name, parts, whole), t.total) for of, parts, whole, t in ranked_f32(1 << 20, *arguments, **options)
         ]
     else:
-        found = [(v, times.total) for v, times in ranked(1 << 20, *product, (True, layout == "NT"))]
+        problem = _problem(_operands(size, layout, format))
+        found = [(v, times.total) for v, times in ranked(1 << 20, *choice_of(problem))]
     near = [v for v, total in found if total <= WORSE * found[0][1]]
     if not count:
         return near
@@ -178,14 +182,18 @@ def _kind(v: Way) -> tuple[Any, ...]:
 
 def choice_f32(size: Size, layout: str) -> tuple[tuple[int, ...], dict[str, Any]]:
     """The arguments of `ranked_f32`."""
-    arguments, options, _ = choice_of_f32(problem_of(_operands(size, layout, "f32"), 0.0, False, ARCH, PROCESSORS))
+    arguments, options, _ = choice_of_f32(_problem(_operands(size, layout, "f32")))
     return arguments, options
 
 
 def _operands(size: Size, layout: str, format: str) -> Described:
     """Of arrays that do not exist."""
-    dtype = DTYPES[format]
-    return operands_of(size.numbers, (dtype, dtype, dtype), layout, False, False, 0)
+    of = FORMATS[format, format]
+    return operands_of(size.numbers, (of.a, of.b, of.results[0]), layout, False, False, 0)
+
+
+def _problem(of: Described) -> Problem:
+    return problem_of(of, 0.0, False, ARCH, PROCESSORS)
 
 
 def as_row(us: float, v: Way) -> list[Any]:
@@ -203,7 +211,7 @@ def of_row(row: Sequence[float], layout: str) -> tuple[float, Variant]:
 
 
 def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:
-    problem = problem_of(of, 0.0, False, ARCH, PROCESSORS)
+    problem = _problem(of)
     if isinstance(v, Variant):
         return steps_of(of, problem, by_variant(problem, v), None)
     name, *more = v
@@ -216,19 +224,19 @@ def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:
 # -- building --------------------------------------------------------------------------------------------
 
 
-def _builds(size: Size, layout: str, v: Way) -> Iterator[tuple[Any, Any, str]]:
+def _builds(size: Size, layout: str, format: str, v: Way) -> Iterator[tuple[Any, Any, str]]:
     """The kernels of a variant."""
-    of = _operands(size, layout, "bf16" if isinstance(v, Variant) else "f32")
+    of = _operands(size, layout, format)
     for step in _steps(of, size, layout, v).launches:
         values = step.values((*of.addresses, *SOMEWHERE), 0)
         yield step.kernel, *step.kernel.dispatcher.build_of(values, ARCH)
 
 
 def open_builder(kernels: str) -> tuple[Any, Callable[[Any], Result]]:
-    """A process that builds: a job is size, layout and variant."""
+    """A process that builds: a job is size, layout, format and variant."""
     carried = Carried(kernels)
 
-    def build(job: tuple[Size, str, Way]) -> Result:
+    def build(job: tuple[Size, str, str, Way]) -> Result:
         for each in _builds(*job):
             carried.build(*each)
         return {"outcome": "built"}
@@ -241,8 +249,8 @@ def _build(jobs: Sequence[Job], kernels: str, processes: int) -> int:
     wanted: dict[Any, Any] = {}
     for job in jobs:
         for v in job.variants:
-            for kernel, spec, _ in _builds(job.size, job.layout, v):
-                wanted.setdefault((kernel.name, repr(spec)), (job.size, job.layout, v))
+            for kernel, spec, _ in _builds(job.size, job.layout, job.format, v):
+                wanted.setdefault((kernel.name, repr(spec)), (job.size, job.layout, job.format, v))
     failed = 0
     todo = list(dict.fromkeys(wanted.values()))
     for number, result in search(todo, partial(open_builder, kernels), None, processes=processes):
@@ -293,8 +301,10 @@ def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
 def digest(format: str = "bf16") -> str:
     """Of the files of the kernel: what it compiles to without a change of the compiler. (Its `meaning` leaves out what
     belongs to tiledsl.)"""
+    by_wgmma = hopper, hopper_apart, hopper_tiles, split_k
     modules = {
-        "bf16": (hopper, hopper_apart, hopper_tiles, split_k),
+        "bf16": by_wgmma,
+        **dict.fromkeys(ALONG_K, by_wgmma),
         "f32": (ffma, ffma_parts, ffma_staged, ffma_tiles),
         "int4": (int4, hopper_tiles, split_k),
     }
@@ -305,7 +315,7 @@ def digest(format: str = "bf16") -> str:
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
     """As `Job.key`."""
     batch, *rest = line["shape"]
-    return line["seed"], line["layout"], *([batch] if batch else []), *rest
+    return line["format"], line["seed"], line["layout"], *([batch] if batch else []), *rest
 
 
 def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
@@ -315,14 +325,15 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
     work = max(size.batch, 1) * size.m * size.n * size.k
     graphed = max(12, sets) if work < LARGE else max(2, min(12, sets, int(6e11 / work)))
     a, b = operands.stored(job.layout)
-    given = [described(*arrays, None, None, None) for arrays in zip(a, b, operands.results, strict=True)]
+    more = (None, None, None, job.format if job.format == "tf32" else None)
+    given = [described(*arrays, *more) for arrays in zip(a, b, operands.results, strict=True)]
     expected = device.expected(a[0], b[0])
     base = interleave(device, {"": cublas(operands, graphed)[1]}, rounds=3, seconds=0.004, rest=0.006, graphed=graphed)
     times = dict[Way, float]()
     launches = dict[Way, Callable[[int], None]]()
     for v in job.variants:
         try:
-            for each in _builds(size, job.layout, v):
+            for each in _builds(size, job.layout, job.format, v):
                 carried.adopt(*each)
             launch = _launcher(given, size, job.layout, v)
             given[0].result[...] = device.blank
@@ -339,7 +350,8 @@ def _timed(device: Device, carried: Carried, job: Job) -> dict[str, Any]:
         raise RuntimeError(f"no variant of {size} {job.layout} could be launched")
     finalists = {*sorted(times, key=times.__getitem__)[:FINALISTS], *job.variants[:1]} & times.keys()
     times |= _microseconds(device, {v: launches[v] for v in finalists}, graphed)
-    line = {"seed": job.seed, "family": job.family, "layout": job.layout, "shape": [size.batch, size.m, size.n, size.k]}
+    line = {"format": job.format, "seed": job.seed, "family": job.family, "layout": job.layout}
+    line["shape"] = [size.batch, size.m, size.n, size.k]
     rows = [as_row(float(f"{us:.5g}"), v) for v, us in times.items()]
     return {**line, "cublas": float(f"{1e3 * base.median(''):.5g}"), "times": rows}
 

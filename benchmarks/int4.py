@@ -176,12 +176,13 @@ def main() -> int:
                 family = "many" if m > int4_call.FEW else "few"
                 line = {
                     "kernel": digest("int4"),
+                    "format": "int4",
                     "family": family,
                     "seed": args.seed,
                     "layout": "packed",
                     "shape": (1, m, n, k),
                 }
-                with (args.out / INT4.file.name).open("a") as file:
+                with (args.out / INT4.files[0].name).open("a") as file:
                     file.write(json.dumps({**line, "cublas": times.median(best) * 1e3, "times": sorted(timed)}) + "\n")
             more = ", ".join(f"{name} {times.median(name) * 1e3:.2f}" for name in shown)
             print(f"  {m}x{n}x{k}: {us:.2f} us, {ratio:.2f} of cuBLAS, {rate:.2f} TB/s; {more}", flush=True)

@@ -13,10 +13,23 @@ import numpy as np
 import pytest
 
 from benchmarks import choice_fit, choice_times
-from benchmarks.choice_fit import F32, HOPPER, INT4, Model, Times, constants, digits, fit, load, put, rewritten
+from benchmarks.choice_fit import (
+    F32,
+    HOPPER,
+    INT4,
+    Model,
+    Times,
+    bytes_of,
+    constants,
+    digits,
+    fit,
+    load,
+    put,
+    rewritten,
+)
 from benchmarks.choice_times import as_row, jobs_of, of_row, sampled
 from tiledsl.gemm import choice, ffma_choice
-from tiledsl.gemm.choice import best, estimate, table_of
+from tiledsl.gemm.choice import best, estimate, halves, table_of
 from tiledsl.inspect.contenders import Size
 
 SIZE = Size(1000, 2000, 3000)
@@ -33,7 +46,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture
 def times() -> Times:
-    return Times(load(choice_fit.RESULTS / "choice_times.jsonl")[::10])
+    return Times(load(*HOPPER.files)[::10])
 
 
 # -- what is timed ---------------------------------------------------------------------------------------
@@ -65,7 +78,8 @@ def test_a_line_of_the_file_gives_the_variant_back() -> None:
             )
     job = next(jobs_of(["batched"], 5, 1, ["NT"], 2))
     size = job.size
-    assert choice_times.key_of({"seed": 5, "layout": "NT", "shape": [size.batch, size.m, size.n, size.k]}) == job.key
+    line = {"format": "bf16", "seed": 5, "layout": "NT", "shape": [size.batch, size.m, size.n, size.k]}
+    assert choice_times.key_of(line) == job.key
 
 
 def test_all_kernels_are_built_ahead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,10 +98,13 @@ def test_all_kernels_are_built_ahead(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_model_is_that_of_the_choice(times: Times) -> None:
     """Asked for all at once, it says of each what it says of it alone."""
     found = times.by_model()
-    for row in (0, 7, len(times.shapes) - 1):
+    formats = [shape.format for shape in times.shapes]
+    for row in (7, *(formats.index(f) for f in ("bf16", "e4m3", "tf32", "i8"))):
         shape = times.shapes[row]
+        (*product, k), (size, result) = shape.shape, bytes_of(shape)
+        product += halves(k, size), (True, shape.layout == "NT"), 132
         for column, (_, v) in enumerate(shape.times):
-            total = estimate(table_of([v]), *shape.shape, (True, shape.layout == "NT"), 132).total[0]
+            total = estimate(table_of([v], [result]), *product, size=size, result=result).total[0]
             assert math.isclose(found[row, column], math.log(total), rel_tol=1e-12)
         assert np.isinf(found[row, len(shape.times) :]).all()
 
@@ -103,13 +120,13 @@ def test_a_fit_makes_the_score_smaller_and_leaves_what_was_measured(times: Times
 def test_constants_that_are_far_off_choose_badly(times: Times) -> None:
     """So the data decide: with other constants, the choice is worse."""
     before = times.chosen().mean()
-    put({("TPC_INTAKE", None): 5.0})
+    put({("FIRST", None): 200.0})
     assert times.chosen().mean() > 2 * before
 
 
 def test_the_model_of_fp32_is_that_of_its_choice() -> None:
     """Of a shape whose operands are aligned, and of one whose operands are not."""
-    shapes = load(F32.file, F32)
+    shapes = load(*F32.files, model=F32)
     some = [next(s for s in shapes if (s.shape[3] % 4 > 0) == odd and s.shape[1] > 16) for odd in (False, True)]
     for shape, times in zip(some, Times(some, model=F32).by_model(), strict=True):
         along, (batch, m, n, k) = shape.layout == "NT", shape.shape
@@ -123,7 +140,7 @@ def test_the_model_of_fp32_is_that_of_its_choice() -> None:
 
 def test_what_is_chosen_in_fp32_is_fast_where_it_was_measured() -> None:
     """5% slower than the fastest in the mean; constants that are far off choose worse."""
-    times = Times(load(F32.file, F32), model=F32)
+    times = Times(load(*F32.files, model=F32), model=F32)
     before = times.chosen().mean()
     assert before < 0.05
     put({("PARTS", None): 30.0, ("L2", None): 1e6}, F32)
@@ -133,7 +150,7 @@ def test_what_is_chosen_in_fp32_is_fast_where_it_was_measured() -> None:
 @pytest.mark.parametrize(("family", "most"), [("few", 0.03), ("many", 0.01)])
 def test_what_is_chosen_for_int4_is_fast_where_it_was_measured(family: str, most: float) -> None:
     """Slower than the fastest in the mean, as a logarithm; constants that are far off choose worse."""
-    times = Times([shape for shape in load(INT4.file, INT4) if shape.family == family], model=INT4)
+    times = Times([shape for shape in load(*INT4.files, model=INT4) if shape.family == family], model=INT4)
     before = times.chosen().mean()
     assert before < most
     put({key: value * (9 if key[0] == "UNPACKED" else 1) for key, value in constants(INT4).items()}, INT4)

@@ -167,7 +167,7 @@ def split(v: Variant, m: int, n: int, k: int) -> Iterator[Variant]:
 
 
 def least(variants: list[Variant], product: Any, processors: int = 132) -> tuple[float, Variant]:
-    times = estimate(table_of(variants), *product, processors).total
+    times = estimate(table_of(variants, [2] * len(variants)), *product, processors).total
     return float(times.min()), variants[int(times.argmin())]
 
 

@@ -16,7 +16,7 @@ from tiledsl import Fragment, Memory, f32, index, maximum, tile_function
 from tiledsl.arch import TARGETS
 from tiledsl.errors import CompileErrors, KernelArgumentError
 from tiledsl.gemm import call, gemm
-from tiledsl.gemm.choice import Variant, best
+from tiledsl.gemm.choice import Variant, best, estimate, table_of
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper import hopper_fastest
@@ -379,11 +379,18 @@ def test_every_choice_fits(m: int, n: int, k: int, size: int, result: int, behin
     assert consts["BK"] * size in (128, 256)
 
 
-def test_a_format_is_chosen_for_as_one_of_as_many_bytes() -> None:
-    """The tensor cores multiply as many bytes of each format."""
-    for m, n, k in ((4096, 4096, 4096), (2048, 2048, 2048), (4096, 2112, 7168), (128, 128, 65536)):
-        of_bytes = best(1, m, n, 2 * k, (True, True))
-        assert best(1, m, n, 4 * k, (True, True), size=1) == of_bytes == best(1, m, n, k, (True, True), size=4)
+def test_the_model_counts_bytes() -> None:
+    """The tensor cores multiply as many bytes of each format; a result takes as long as its bytes."""
+    for v in (Variant((128, 256, 1)), Variant((128, 160, 2), exchanged=True)):
+        of = {
+            (size, result): estimate(
+                table_of([v], [result]), 1, 4096, 2112, 3584, (True, True), 132, size=size, result=result
+            )
+            for size, result in ((1, 2), (2, 2), (4, 2), (4, 4))
+        }
+        assert len({float(times.products[0]) for times in of.values()}) == 1
+        assert of[4, 4].writes[0] == 2 * of[4, 2].writes[0]
+        assert v.tile[2] == 2 or of[4, 4].stores[0] == 2 * of[4, 2].stores[0]  # two instances: one stores meanwhile
 
 
 def test_what_is_copied_first() -> None:

@@ -1,8 +1,9 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 7000 times on 392 random shapes, operands not in L2. What is
-chosen is 3.5% slower than the fastest measured in the mean, and 4.6% on shapes that a fit did not see.
+ns. MACS was measured; the other constants were fitted to 10,600 times on 548 random shapes, operands not in L2: bf16,
+e4m3, int8 and tf32. What is chosen is 3.9% slower than the fastest measured in the mean, and 4.2% in a format that a
+fit did not see.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "best",
     "choose",
     "estimate",
+    "halves",
     "ranked",
     "table_of",
 ]
@@ -97,35 +99,36 @@ BK, MANY = 64, 16
 they are no faster, and k is rounded up to them."""
 MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
-bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So a product takes as long
-as one of 16-bit elements whose k has as many bytes: k and BK are in units of 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 136, 191, 480
-"""Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
-not in L2."""
-READ, WRITE = 15042, 15527
+bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
+2 bytes here (`halves`)."""
+SM_INTAKE, TPC_INTAKE, MISSING = {1: 182, 2: 137, 4: 162}, 202, 397
+"""Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
+longer that takes for what is not in L2."""
+READ, WRITE = 13678, 12057
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.18
+UNALIGNED_LOAD = 2.29
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 1.1
+UNALIGNED_STORE = 0.673
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 0.853
+WITHIN_LINE = 0.844
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.401
+ACROSS = 0.547
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
-PIECE = 1.14
+PIECE = 1.16
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.27, 385
-"""A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, IN_STEP = 1582, {1: 1, 2: 1.17, 4: 1, 8: 1}
+FIRST, TILE = 5.87, {1: 526, 2: 374, 4: 720}
+"""A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
+an element."""
+CLUSTERED, IN_STEP = 1490, {1: 1, 2: 1.18, 4: 1, 8: 1}
 """CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1078
-CROWDED = 16.8
+LAUNCH = 1090
+CROWDED = 12.1
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 441, 145, 15.7
+PARTS, DOUBLED, REDUCED = 599, 105, 20
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 1688, 32.2
+GROUPS, GATHERED = 1838, 38.7
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -246,14 +249,16 @@ class Table(NamedTuple):
         return np.ceil(m / self.of_m) * np.ceil(n / self.of_n) * self.cluster
 
 
-def table_of(variants: Sequence[Variant]) -> Table:
-    """Flags that choose, and numbers that are indices, are of such dtypes; others are f64."""
-    t = Table(*np.array([_row(v) for v in variants], float).reshape(-1, len(Table._fields)).T.copy())
+def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
+    """results: bytes of an element of each one's result. Flags that choose, and numbers that are indices, are of such
+    dtypes; others are f64."""
+    rows = [_row(*each) for each in zip(variants, results, strict=True)]
+    t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
     flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "by_columns")}
     return t._replace(**flags, peers=t.peers.astype(int), ctas=t.ctas.astype(int))
 
 
-def _row(v: Variant) -> tuple[float, ...]:
+def _row(v: Variant, result: int) -> tuple[float, ...]:
     rows, columns, instances = v.tile
     # Several tiles share a load only if there are several. A tile much wider than the product makes no sense, nor one
     # of 128 rows for up to 64, the fewest that wgmma has.
@@ -264,7 +269,7 @@ def _row(v: Variant) -> tuple[float, ...]:
         of, above = of[::-1], above[::-1]
     parts, cluster = max(v.parts, 1), v.along_m * v.along_n
     shape = rows, columns, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
-    stored = 0 if v.parts else rows * columns / piece_width(columns, 2, v.registers)
+    stored = 0 if v.parts else rows * columns / piece_width(columns, result, v.registers)
     pieces = slice_width(parts, columns) // NARROW if v.parts else 0
     sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
     more = rows * columns, cluster, cluster, cluster > 1, cluster * parts, *sums
@@ -309,20 +314,24 @@ def estimate(
     processors: int,
     split: Split | None = None,
     longer: tuple[float, float] = (1, 1),
+    size: Numbers = 2,
+    result: Numbers = 2,
 ) -> Estimate:
-    """Of each variant, for one product, or for one of its own. split: k is that of planes. longer: as `SCALING`."""
+    """Of each variant, for one product, or for one of its own. split: k is that of planes. longer: as `SCALING`.
+    size, result: bytes of an element of A and B, and of C."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
     steps = np.ceil(-(-k // BK) / shared_out)
     edges = t.rows + t.loaded
 
+    intake, tile = (_by_size(values)[size] for values in (SM_INTAKE, TILE))
     products = steps * t.area * (BK / MACS)
     if longer != (1, 1):
         products = products * where(t.area > 64 * 256, longer[1], longer[0])
     if split:
         products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
-    staging = steps * edges * (2 * BK / SM_INTAKE)
+    staging = steps * edges * (2 * BK / intake)
     of_a, of_b = _line_bytes(m, k, along_k[0]), _line_bytes(n, k, along_k[1])
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
     of_b = of_b * where(t.within_line, WITHIN_LINE, 1)
@@ -338,14 +347,15 @@ def estimate(
     in_step = _in_step()[t.peers]
     each = waves * in_step
 
-    writes = where(t.by_columns & (n % 16 == 0), ACROSS, 1) * (2 * batch * m * n / WRITE)
-    writes = writes * (1 + where(n % 16 > 0, UNALIGNED_STORE, 0) * t.breaks)
+    beyond = n * result % 32
+    writes = where(t.by_columns & (beyond == 0), ACROSS, 1) * (result * batch * m * n / WRITE)
+    writes = writes * (1 + where(beyond > 0, UNALIGNED_STORE, 0) * t.breaks)
 
     within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
-        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * t.clustered + CROWDED * readers,
+        launch=LAUNCH + FIRST * edges + tile * (waves - 1) + CLUSTERED * t.clustered + CROWDED * readers,
         steps=each * main,
         stores=in_step * stores,
         reads=read / READ,
@@ -376,7 +386,7 @@ def _in_step() -> Numbers:
 
 
 def _by_size(values: dict[int, Any]) -> Numbers:
-    """As an array, from 0 to 8; 1 for sizes of clusters that do not exist."""
+    """As an array, from 0 to 8; 1 for sizes that do not exist."""
     return np.array([values.get(size, 1) for size in range(9)], float)
 
 
@@ -468,7 +478,7 @@ def _search(
     """The variants among which `best` chooses, and the product as their model has it."""
     k, least = halves(k, size), max(16, 32 // result)
     parted = parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH and m * n <= LARGEST * processors
-    kinds = _kinds(along_k, behind, apart, exchange, promoted, least, parted, split, processors)
+    kinds = _kinds(along_k, behind, apart, exchange, promoted, size, result, parted, split, processors)
     return kinds, (batch, m, n, k)
 
 
@@ -488,23 +498,25 @@ def _band(v: Variant, m: int, n: int) -> int:
 
 @cache
 def _kinds(
-    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool,
-    split: Split | None, processors: int,
+    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, size: int, result: int,
+    parted: bool, split: Split | None, processors: int,
 ) -> list[Options]:  # fmt: skip
     """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
+    least = max(16, 32 // result)
     variants = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
     grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
     longer = (1, 1) if split or not promoted else PROMOTING if exchange else SCALING
-    fixed = least, along_k, processors, split, longer
+    fixed = least, along_k, processors, split, longer, size, result
     kinds = (variants[:grouped], False), (variants[grouped:], True)
-    return [Options(some, partial(_model, table_of(some), in_groups, fixed)) for some, in_groups in kinds if some]
+    tables = [(some, table_of(some, [result] * len(some)), in_groups) for some, in_groups in kinds if some]
+    return [Options(some, partial(_model, table, in_groups, fixed)) for some, table, in_groups in tables]
 
 
 def _model(
     t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
 ) -> tuple[Estimate, Numbers]:
     """That of `Options`; with the clusters that share a tile. Each part of k has two steps or more."""
-    least, along_k, processors, split, longer = fixed
+    least, along_k, processors, split, longer, size, result = fixed
     # No result is narrower than half of a tile of the least width.
     possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))
     tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
@@ -514,7 +526,7 @@ def _model(
     if in_groups:
         t = t._replace(groups=_groups(t.parts, tiles, usable, steps, np.minimum(most // t.parts, MOST_GROUPS)))
         possible = possible & (t.groups > 1)
-    times = estimate(t, batch, m, n, k, along_k, processors, split, longer)
+    times = estimate(t, batch, m, n, k, along_k, processors, split, longer, size, result)
     return times._replace(reduction=where(possible, times.reduction, np.inf)), t.groups
 
 

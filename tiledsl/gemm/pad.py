@@ -122,16 +122,11 @@ def transpose_part(X: Global[D, Any, Any, Any], Y: Global[D, Any, Any, Any], roo
     count, along = blocks(X, Y, 0), cdiv(Y.shape[2], deep)
     batch, part = number // count, number % count
     m, k = part // along * TALL, part % along * deep
-    if by_quads(X):
-        if m + TALL <= X.shape[1] and k + deep <= X.shape[2]:
-            take_quads(X, room, batch, m, k, True)
-        else:
-            take_quads(X, room, batch, m, k, False)
+    inside = m + TALL <= X.shape[1] and k + deep <= X.shape[2]
+    if inside or (X.shape[2] % vec == 0 and X.shape[1] % (4 if by_quads(X) else 1) == 0):
+        take(X, room, batch, m, k, True)
     else:
-        at = [i * 32 * WARPS + thread for i in range(TALL * deep // (32 * WARPS))]
-        found = [X.get(batch, m + i % TALL, k + i // TALL, other=0) for i in at]
-        for i in unroll(len(at)):
-            room[at[i] // TALL, at[i] % TALL] = found[i]
+        take(X, room, batch, m, k, False)
     barrier()
     for i in unroll(TALL * deep // (32 * WARPS * vec)):
         place = i * 32 * WARPS + thread
@@ -148,15 +143,35 @@ def transpose_part(X: Global[D, Any, Any, Any], Y: Global[D, Any, Any, Any], roo
 
 
 @tile_function
-def take_quads(X: Memory[D], room: SharedTile[D], batch: index, m: index, k: index, inside: bool):
-    """Transposes the part of X from row m and column k on into `room`. A warp has 8 x 4 quads at a time, which are in
-    different banks, since rows of `room` are 4 bytes longer than a part. inside: all of the part lies in X; a guard of
-    each load would be a branch, and loads would wait for each other."""
+def take(X: Global[D, Any, Any, Any], room: SharedTile[D], batch: index, m: index, k: index, whole: bool):
+    """Loads the part of X from row m and column k on into `room`. whole: no vector that is stored has anything from
+    outside of X. What lies there is loaded from X's last row or column then: a guard of each load would be a branch,
+    and loads would wait for each other."""
+    if by_quads(X):
+        take_quads(X, room, batch, m, k, whole)
+    else:
+        thread = warp_id() * 32 + lane_id()
+        at = [i * 32 * WARPS + thread for i in range(TALL * DEEP // X.dtype.bytes // (32 * WARPS))]
+        places = [(m + i % TALL, k + i // TALL) for i in at]
+        if whole:
+            found = [X[batch, min(row, X.shape[1] - 1), min(column, X.shape[2] - 1)] for row, column in places]
+        else:
+            found = [X.get(batch, row, column, other=0) for row, column in places]
+        for i in unroll(len(at)):
+            room[at[i] // TALL, at[i] % TALL] = found[i]
+
+
+@tile_function
+def take_quads(X: Global[D, Any, Any, Any], room: SharedTile[D], batch: index, m: index, k: index, whole: bool):
+    """As `take`, transposed. A warp has 8 x 4 quads at a time, which are in different banks, since rows of `room` are 4
+    bytes longer than a part."""
     lane, across = lane_id(), TALL // 32
     groups = [i * WARPS + warp_id() for i in range(TALL * DEEP // (16 * 32 * WARPS))]
     places = [(i % across * 32 + lane % 8 * 4, i // across * 16 + lane // 8 * 4) for i in groups]
-    if inside:
-        quads = [[X.load(batch, m + row, k + column + j, vec=4) for j in range(4)] for row, column in places]
+    if whole:
+        rows = [min((m + row) // 4, X.shape[1] // 4 - 1) * 4 for row, _ in places]
+        columns = [[min(k + column + j, X.shape[2] - 1) for j in range(4)] for _, column in places]
+        quads = [[X.load(batch, rows[i], columns[i][j], vec=4) for j in range(4)] for i in range(len(places))]
     else:
         quads = [[X.get(batch, m + row, k + column + j, vec=4) for j in range(4)] for row, column in places]
     for i in unroll(len(places)):
