@@ -209,6 +209,9 @@ def test_every_choice_fits(m: int, n: int, k: int, a: bool, b: bool, unaligned: 
     """Shared memory, for lines of 2, 4 and 8 parts, and what the role that orders them takes for granted."""
     chosen = best(1, m, n, k, (a, b), FEW_REGISTERS, apart=True)
     consts = apart_consts(chosen, k, unaligned)
+    if consts["BK"] % 64:
+        assert not pays(chosen, 1, m, n, k, unaligned, 132)
+        return
     rows, columns, instances = chosen.tile
     assert chosen.along_m == 1 and consts["STAGES"] >= 2 and consts["APART"] >= 2
     along = (b, a) if chosen.exchanged else (a, b)
@@ -222,6 +225,13 @@ def test_every_choice_fits(m: int, n: int, k: int, a: bool, b: bool, unaligned: 
             unit = max(8, 64 // np.gcd(lines // parts, 64))
             used += 2 * consts["APART"] * lines * (cdiv(length + 8, int(unit)) * int(unit) if part else length)
         assert used + 1024 <= TARGETS["sm_90a"].shared_per_block
+
+
+def test_lines_for_which_there_is_no_room_are_padded() -> None:
+    """What parts of k receive leaves room for steps of 32 elements, where a warp puts 64 in order at once."""
+    v, unaligned = Variant((128, 192, 1), parts=8, by_rows=True), (True, True)
+    assert apart_consts(v, 7465, unaligned)["BK"] == 32
+    assert not pays(v, 1, 210, 1251, 7465, unaligned, 132)
 
 
 def ragged(m: int, n: int, k: int, **more: Any) -> Problem:

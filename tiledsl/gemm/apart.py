@@ -15,8 +15,8 @@ from tiledsl.lang import cdiv
 
 __all__ = ["COPY", "PAD", "apart_consts", "pays"]
 
-ORDER = 2.2
-"""For 64 elements of a line to be put in order."""
+AT_ONCE, ORDER = 64, 2.2
+"""Elements of a line that a warp puts in order at once, and the time."""
 PAD, COPY = 500, 4000
 """A launch that copies operands takes PAD, in ns, and reads and writes at the rate COPY, in bytes a ns."""
 SHALLOW = 128
@@ -24,22 +24,24 @@ SHALLOW = 128
 
 
 def pays(v: Variant, batch: int, m: int, n: int, k: int, unaligned: tuple[bool, bool], processors: int) -> bool:
-    """Whether putting lines in order takes less time than padding A and B, of which TMA cannot read those that are
-    `unaligned`. v: the variant that would load them in parts."""
+    """Whether there is room to put lines in order, and it takes less time than padding A and B, of which TMA cannot
+    read those that are `unaligned`. v: the variant that would load them in parts."""
+    if apart_consts(v, k, unaligned)["BK"] % AT_ONCE:
+        return False
     rows, columns, _ = v.tile
     lines = rows * unaligned[v.exchanged] + columns * unaligned[not v.exchanged]
     shared_out = max(v.parts, 1) * v.groups
     tiles = ceil(v.tiles(m, n) * batch * shared_out / processors)  # of the busiest SM
-    ordering = ORDER * tiles * ceil(cdiv(k, 64) / shared_out) * lines
+    ordering = ORDER * tiles * ceil(cdiv(k, AT_ONCE) / shared_out) * lines
     return ordering < PAD + 4 * batch * (m * unaligned[0] + n * unaligned[1]) * k / COPY
 
 
 def apart_consts(v: Variant, k: int, unaligned: tuple[bool, bool]) -> dict[str, Any]:
     """Of `hopper_fastest`: those of a variant, with two or three stages of lines in order and as many as fit, up to 16,
-    of lines as they are loaded."""
+    of lines as they are loaded. Where not even steps of AT_ONCE have room for two stages of both, BK is less."""
     rows, columns, instances = v.tile
     consts = v.consts(k)
-    bk = 64 if k <= SHALLOW else consts["BK"]
+    bk = AT_ONCE if k <= SHALLOW else consts["BK"]
     room = SHARED - v.received - (1 if v.parts else 2) * instances * rows * 128
     ordered = 2 * bk * (rows * unaligned[v.exchanged] + columns * unaligned[not v.exchanged])
     stage = 2 * (_elements(rows, bk) + _elements(columns, bk))
