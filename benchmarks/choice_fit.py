@@ -166,9 +166,9 @@ def _columns(shapes: Sequence[Measured]) -> Any:
 HOPPER = Model(
     choice,
     (
-        *("SM_INTAKE", "TPC_INTAKE", "MISSING", "READ", "WRITE", "UNALIGNED_LOAD", "UNALIGNED_STORE", "WITHIN_LINE"),
-        *("ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "IN_STEP", "LAUNCH", "PARTS", "DOUBLED", "REDUCED"),
-        *("GROUPS", "GATHERED", "CROWDED"),
+        *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "READ", "WRITE", "UNALIGNED_LOAD"),
+        *("UNALIGNED_STORE", "WITHIN_LINE", "ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "LAUNCH", "PARTS"),
+        *("DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),
     _hopper_variant,

@@ -198,6 +198,14 @@ def test_the_compiled_model_chooses_what_numpy_finds_fastest(
     assert best(*arguments) == ranked(1, *arguments)[0][0]
 
 
+@pytest.mark.parametrize(("size", "result"), [(2, 2), (4, 4), (1, 2), (1, 4)])
+def test_every_candidate_has_room_for_its_stages(size: int, result: int) -> None:
+    """What large tiles in parts of k would receive leaves none: 128 x 112 in 5 parts."""
+    found = [v for v, _ in ranked(1 << 20, 1, 832, 320, 4928, (True, True), 0, 132, True, False, False, size, result)]
+    assert {v.parts for v in found} >= {0, 1, 2, 4, 8}
+    assert min(v.consts(4928, result, size=size)["STAGES"] for v in found) >= 3
+
+
 def test_what_is_not_looked_at_is_hardly_ever_faster() -> None:
     """Of all ways to share k, one by one. Both at once are for tiny products with a deep k, as 2 x 162 x 8996."""
     drawn, slower = random.Random(5), list[float]()

@@ -2,7 +2,7 @@
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
 ns. MACS was measured; the other constants were fitted to 10,600 times on 548 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.9% slower than the fastest measured in the mean, and 4.2% in a format that a
+e4m3, int8 and tf32. What is chosen is 3.6% slower than the fastest measured in the mean, and 4.4% in a format that a
 fit did not see.
 """
 
@@ -90,9 +90,10 @@ NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
 SPANNED = 26
-STAGES, ADDED = 3, 80
-"""Of planes, fewer stages are slower, since steps are long; and each step's sums take so long to be waited for and
-added."""
+STAGES = 3
+"""With fewer, loads are waited for; with what parts of k receive, large tiles have room for none."""
+ADDED = 80
+"""Of planes, each step's sums take so long to be waited for and added."""
 
 BK, MANY = 64, 16
 """Elements of k of a step. Steps of twice as many are 1 to 3% faster for small tiles that have MANY steps; for others
@@ -101,34 +102,38 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = {1: 182, 2: 137, 4: 162}, 202, 397
+SM_INTAKE, TPC_INTAKE, MISSING = {1: 162, 2: 135, 4: 151}, 205, 340
 """Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
 longer that takes for what is not in L2."""
-READ, WRITE = 13678, 12057
+IN_STEP = {1: 1, 2: 1.36, 3: 1.06, 4: 1, 5: 0.865, 6: 0.893, 7: 0.867, 8: 1.1}
+APART = {1: 1, 2: 1.15, 3: 1.5, 4: 0.988, 5: 1.64, 6: 1.86, 7: 1.8, 8: 2.01}
+"""How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
+and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
+READ, WRITE = 15017, 9754
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.29
+UNALIGNED_LOAD = 2.19
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.673
+UNALIGNED_STORE = 0.512
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 0.844
+WITHIN_LINE = 0.832
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.547
+ACROSS = 0.632
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
-PIECE = 1.16
+PIECE = 1.15
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.87, {1: 526, 2: 374, 4: 720}
+FIRST, TILE = 5.79, {1: 483, 2: 328, 4: 675}
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
 an element."""
-CLUSTERED, IN_STEP = 1490, {1: 1, 2: 1.18, 4: 1, 8: 1}
-"""CTAs of a cluster share loads, but start later, and wait for each other, by how many there are."""
-LAUNCH = 1090
-CROWDED = 12.1
+CLUSTERED = 1305
+"""CTAs of a cluster share loads, but start later."""
+LAUNCH = 1168
+CROWDED = 11.2
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 599, 105, 20
+PARTS, DOUBLED, REDUCED = 634, 131, 24.9
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 1838, 38.7
+GROUPS, GATHERED = 2022, 35.1
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -211,7 +216,7 @@ class Table(NamedTuple):
 
     rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
-    is not split. cluster, peers: tiles of a cluster; clustered: it has several. ctas: of a cluster.
+    is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
     doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of NARROW
     columns of a slice. by_columns: the result is written so. breaks: within lines of the result, relative to
     tiles of 128 columns. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
@@ -231,7 +236,6 @@ class Table(NamedTuple):
     stored: Numbers
     area: Numbers
     cluster: Numbers
-    peers: Numbers
     clustered: Numbers
     ctas: Numbers
     doublings: Numbers
@@ -255,7 +259,7 @@ def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
     rows = [_row(*each) for each in zip(variants, results, strict=True)]
     t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
     flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "by_columns")}
-    return t._replace(**flags, peers=t.peers.astype(int), ctas=t.ctas.astype(int))
+    return t._replace(**flags, ctas=t.ctas.astype(int))
 
 
 def _row(v: Variant, result: int) -> tuple[float, ...]:
@@ -272,7 +276,7 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     stored = 0 if v.parts else rows * columns / piece_width(columns, result, v.registers)
     pieces = slice_width(parts, columns) // NARROW if v.parts else 0
     sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
-    more = rows * columns, cluster, cluster, cluster > 1, cluster * parts, *sums
+    more = rows * columns, cluster, cluster > 1, cluster * parts, *sums
     written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
     return *shape, v.loaded, v.loaded > columns, stored, *more, *written, *of, *above
 
@@ -337,15 +341,14 @@ def estimate(
     of_b = of_b * where(t.within_line, WITHIN_LINE, 1)
     read = 2 * batch * (m + n) * k
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
-    loads = where((2 * items > processors) | (t.ctas > 1), 2.0, 1.0) * (loads + read / MISSING / items)
+    together = where(2 * items > processors, 2 * _by_size(IN_STEP)[t.ctas], _by_size(APART)[t.ctas])
+    loads = together * (loads + read / MISSING / items)
     main = np.maximum(np.maximum(products, staging), loads)
 
     readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
     store = PIECE * t.stored
     # Of two instances, one stores while the other multiplies.
     stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
-    in_step = _in_step()[t.peers]
-    each = waves * in_step
 
     beyond = n * result % 32
     writes = where(t.by_columns & (beyond == 0), ACROSS, 1) * (result * batch * m * n / WRITE)
@@ -356,14 +359,14 @@ def estimate(
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
         launch=LAUNCH + FIRST * edges + tile * (waves - 1) + CLUSTERED * t.clustered + CROWDED * readers,
-        steps=each * main,
-        stores=in_step * stores,
+        steps=waves * main,
+        stores=stores,
         reads=read / READ,
         writes=writes,
         reduction=where(t.instances > 1, 1, waves) * (within + where(t.groups > 1, across, 0)),
-        products=each * products,
-        staging=each * staging,
-        loads=each * loads,
+        products=waves * products,
+        staging=waves * staging,
+        loads=waves * loads,
     )
 
 
@@ -378,11 +381,6 @@ def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers) -> Numbers:
 def _together(processors: int) -> Numbers:
     """CTAs that run at once, by the size of their cluster."""
     return _by_size({size: count * processors // TOGETHER[1] for size, count in TOGETHER.items()})
-
-
-@cache
-def _in_step() -> Numbers:
-    return _by_size(IN_STEP)
 
 
 def _by_size(values: dict[int, Any]) -> Numbers:
@@ -476,10 +474,15 @@ def _search(
     split: Split | None = None,
 ) -> tuple[Sequence[Options], tuple[int, int, int, int]]:
     """The variants among which `best` chooses, and the product as their model has it."""
-    k, least = halves(k, size), max(16, 32 // result)
-    parted = parted and batch <= 1 and k > 7 * BK and least == PIECE_WIDTH and m * n <= LARGEST * processors
+    k = halves(k, size)
+    parted = parted and batch <= 1 and k > 7 * BK and _least(result) == PIECE_WIDTH and m * n <= LARGEST * processors
     kinds = _kinds(along_k, behind, apart, exchange, promoted, size, result, parted, split, processors)
     return kinds, (batch, m, n, k)
+
+
+def _least(result: int) -> int:
+    """Divides the columns of a tile, of which 32 bytes or more of a row are stored. result: bytes of an element."""
+    return max(16, 32 // result)
 
 
 def _of_product(v: Variant, groups: int, m: int, n: int) -> Variant:
@@ -502,11 +505,10 @@ def _kinds(
     parted: bool, split: Split | None, processors: int,
 ) -> list[Options]:  # fmt: skip
     """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
-    least = max(16, 32 // result)
-    variants = _candidates(along_k, behind, apart, exchange, promoted, least, parted, split)
+    variants = _candidates(along_k, behind, apart, exchange, promoted, result, parted, split)
     grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
     longer = (1, 1) if split or not promoted else PROMOTING if exchange else SCALING
-    fixed = least, along_k, processors, split, longer, size, result
+    fixed = along_k, processors, split, longer, size, result
     kinds = (variants[:grouped], False), (variants[grouped:], True)
     tables = [(some, table_of(some, [result] * len(some)), in_groups) for some, in_groups in kinds if some]
     return [Options(some, partial(_model, table, in_groups, fixed)) for some, table, in_groups in tables]
@@ -516,7 +518,8 @@ def _model(
     t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
 ) -> tuple[Estimate, Numbers]:
     """That of `Options`; with the clusters that share a tile. Each part of k has two steps or more."""
-    least, along_k, processors, split, longer, size, result = fixed
+    along_k, processors, split, longer, size, result = fixed
+    least = _least(result)
     # No result is narrower than half of a tile of the least width.
     possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))
     tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
@@ -543,14 +546,15 @@ def _groups(parts: Numbers, tiles: Numbers, usable: Numbers, steps: Numbers, mos
 
 
 def _candidates(
-    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, least: int, parted: bool,
+    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, result: int, parted: bool,
     split: Split | None,
 ) -> list[Variant]:  # fmt: skip
     """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
-    are slower to load than what they save. least: divides the columns of a tile. promoted: as of `best`.
+    are slower to load than what they save. promoted, result: as of `best`.
     """
+    least = _least(result)
     variants = [
         Variant(tile, exchanged, parts, along_m, 1, along_n, by_rows)
         for parts in ((0, *PARTS_OF_CLUSTER, 1) if parted else (0,))
@@ -577,6 +581,5 @@ def _candidates(
         if not split:  # CTAs of a cluster wait for each other's additions; with k in parts they have few
             variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1 or (v.parts and not scaled)]
         variants = in_two + variants
-    if split:
-        variants = [v for v in variants if v.consts(0, F32.bytes, step=split.columns)["STAGES"] >= STAGES]
-    return variants
+    result, step = (F32.bytes, split.columns) if split else (result, 0)
+    return [v for v in variants if v.consts(0, result, step=step)["STAGES"] >= STAGES]
