@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+import tiledsl.gemm
 from tests.mutation.runner import Mutant
 
 __all__ = ["MOST", "REASONS", "Reason"]
 
+GEMM = Path(str(tiledsl.gemm.__file__)).parent
+EXAMPLES = Path(__file__).parents[2] / "examples" / "gemm"
 MOST = 40
 """Reasons that there may be."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Of the mutants whose `op`, operator (`by`), change (`what`), line and subject match these patterns in full."""
+    """Of the mutants whose `op`, operator (`by`), change (`what`), code and subject match these patterns in full. code:
+    what `code_of` says of the op's line."""
 
     text: str
     op: str
     by: str = ".*"
     what: str = ".*"
-    line: str = ".*"
+    code: str = ".*"
     subject: str = ".*"
 
     def fits(self, mutant: Mutant) -> bool:
-        pairs = [(self.op, mutant.op), (self.by, mutant.by), (self.what, mutant.what), (self.line, mutant.line)]
+        pairs = [
+            (self.op, mutant.op),
+            (self.by, mutant.by),
+            (self.what, mutant.what),
+            (self.code, code_of(mutant.line)),
+        ]
         return all(re.fullmatch(a, b) for a, b in [*pairs, (self.subject, mutant.subject)])
+
+
+@cache
+def code_of(line: str) -> str:
+    """Of a line, named as "mma.py:213": the file, the line before and itself."""
+    name, _, number = line.rpartition(":")
+    file = next((folder / name for folder in (GEMM, EXAMPLES) if (folder / name).is_file()), None)
+    if file is None:
+        return line
+    lines = file.read_text().splitlines()
+    return f"{name}: {lines[int(number) - 2].strip()} / {lines[int(number) - 1].strip()}"
 
 
 REASONS: list[Reason] = [
@@ -57,7 +79,7 @@ REASONS: list[Reason] = [
         r"gpu\.barrier",
         "move_later",
         r"behind control.if",
-        "mma_tiles.py:102",
+        r"mma_tiles.py: if beta != 0: / barrier\(\)",
     ),
     Reason(
         "accesses to different stages of one tile",
@@ -69,7 +91,7 @@ REASONS: list[Reason] = [
         "what the beginning or the end of a turn is moved past needs no turn",
         r"role\.(enter|leave)|gpu\.named_barrier",
         "move_.*",
-        line=r"hopper_pingpong.py:\d+|hopper.py:(285|300)",
+        code=r"hopper_pingpong.py: .*|hopper.py: .* / with r.turn\(.*",
         subject="hopper_pingpong|hopper_fastest, add",
     ),
     Reason(
@@ -88,19 +110,19 @@ REASONS: list[Reason] = [
         "the ring's mbarriers and the kernel's own one are initialised one after the other: one fence will do",
         r"fence\.mbarrier_init|mbarrier\.init|gpu\.barrier",
         "delete|move_.*",
-        line="mma.py:(213|254)",
+        code=r"mma.py: (ptx.fence_mbarrier_init\(\) / barrier\(\)|.* / ring = Ring\(.*)",
     ),
     Reason(
         "the last fill, which is taken ahead, is not multiplied",
         r"tma\.load|mem\.tma_load",
         "off_by_one|shift",
-        line="mma.py:26[67]",
+        code=r"mma.py: .* / tma_load\(as_stored\([AB]\[.*",
     ),
     Reason(
         "bytes may be expected earlier: the slot before is released only when this one has been taken",
         r"mbarrier\.(wait|expect_tx)|tma\.wait_group",
         "move_.*",
-        line="mma.py:(22[45]|265)",
+        code=r"mma.py: .* / (tma_wait\(0, read=True\)|ptx.mbarrier_expect_tx\(arrived, 0.*|with ring.fill\(\) as s:.*)",
     ),
     Reason(
         "the same wait is for the groups of A and of B",
@@ -113,20 +135,20 @@ REASONS: list[Reason] = [
         r"ring\.(take|free)|mem\.ldmatrix|mbarrier\.wait|fence\.proxy_async",
         "move_.*",
         r"(before|behind) (matrix.load|mem.ldmatrix|mbarrier.wait)",
-        r"mma.py:(117|19[57])",
+        r"mma.py: .* / (return load_matrix\(S, layout\)|then = ring.take\(\)|ring.free\(now\))",
     ),
     Reason(
         "a lane overwrites what it has itself read of C's tile",
         r"gpu\.barrier",
         "move_earlier",
         "before control.if",
-        "(mma.py:303|mma_pipelined.py:59|mma_staged.py:39)",
+        r"mma(_pipelined|_staged)?.py: .* / store\((result.to|scaled)\(.*",
     ),
     Reason(
         "between two uses of a buffer is the barrier of the piece that uses the other one, or a turn of the instances",
         r"gpu\.(named_)?barrier|matrix\.store|mem\.stmatrix",
         "delete|move_.*",
-        line=r"hopper.py:1(08|10)",
+        code=r"hopper.py: (thread, vectors = .* / barrier\(\)|if to.dtype.bytes == 2: / store_matrix\(x, via\))",
         subject="hopper_fastest, add",
     ),
     Reason(
