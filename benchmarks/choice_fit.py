@@ -167,8 +167,8 @@ HOPPER = Model(
     choice,
     (
         *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "READ", "WRITE", "UNALIGNED_LOAD"),
-        *("UNALIGNED_STORE", "WITHIN_LINE", "ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "LAUNCH", "PARTS"),
-        *("DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
+        *("UNALIGNED_STORE", "WITHIN_LINE", "ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED", "LAUNCH"),
+        *("PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),
     _hopper_variant,

@@ -1,8 +1,8 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 10,600 times on 548 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.6% slower than the fastest measured in the mean, and 4.4% in a format that a
+ns. MACS was measured; the other constants were fitted to 11,400 times on 572 random shapes, operands not in L2: bf16,
+e4m3, int8 and tf32. What is chosen is 3.6% slower than the fastest measured in the mean, and 4.5% in a format that a
 fit did not see.
 """
 
@@ -102,38 +102,38 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = {1: 162, 2: 135, 4: 151}, 205, 340
+SM_INTAKE, TPC_INTAKE, MISSING = {1: 157, 2: 130, 4: 152}, 205, 313
 """Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
 longer that takes for what is not in L2."""
-IN_STEP = {1: 1, 2: 1.36, 3: 1.06, 4: 1, 5: 0.865, 6: 0.893, 7: 0.867, 8: 1.1}
-APART = {1: 1, 2: 1.15, 3: 1.5, 4: 0.988, 5: 1.64, 6: 1.86, 7: 1.8, 8: 2.01}
+IN_STEP = {1: 1, 2: 1.37, 3: 1.09, 4: 1, 5: 0.859, 6: 0.896, 7: 0.856, 8: 1.1}
+APART = {1: 1, 2: 1.19, 3: 1.5, 4: 0.992, 5: 1.63, 6: 1.84, 7: 1.79, 8: 2.02}
 """How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
 and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
-READ, WRITE = 15017, 9754
+READ, WRITE = 16242, 9589
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.19
+UNALIGNED_LOAD = 2.22
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.512
+UNALIGNED_STORE = 0.51
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 0.832
+WITHIN_LINE = 0.836
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.632
+ACROSS = 0.655
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
-PIECE = 1.15
+PIECE = 1.17
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.79, {1: 483, 2: 328, 4: 675}
+FIRST, TILE = 5.72, {1: 458, 2: 313, 4: 642}
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
 an element."""
-CLUSTERED = 1305
-"""CTAs of a cluster share loads, but start later."""
-LAUNCH = 1168
-CROWDED = 11.2
+CLUSTERED, SLOWED = 1272, 1.03
+"""CTAs of a cluster share loads, but start later, and multiply slower."""
+LAUNCH = 1161
+CROWDED = 10.3
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 634, 131, 24.9
+PARTS, DOUBLED, REDUCED = 587, 164, 23.5
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2022, 35.1
+GROUPS, GATHERED = 2082, 35.2
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -330,7 +330,7 @@ def estimate(
     edges = t.rows + t.loaded
 
     intake, tile = (_by_size(values)[size] for values in (SM_INTAKE, TILE))
-    products = steps * t.area * (BK / MACS)
+    products = steps * t.area * (BK / MACS) * where(t.clustered, SLOWED, 1)
     if longer != (1, 1):
         products = products * where(t.area > 64 * 256, longer[1], longer[0])
     if split:
