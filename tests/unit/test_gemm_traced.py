@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tiledsl.gemm.traced import traced
 
 COLUMN, OTHER = np.arange(1.0, 12.0), np.linspace(-3.0, 2.5, 11)
 """Of a length that is no multiple of the loop's width."""
+POWERS = 2.0 ** (COLUMN - 6)
 
 
 def everything(m: Any, n: Any) -> Sequence[Any]:
@@ -25,7 +27,7 @@ def everything(m: Any, n: Any) -> Sequence[Any]:
     first = where(flags, np.ceil(m / COLUMN), np.minimum(n, OTHER) - whole)
     second = where(OTHER > 0, first + 0.1 * rest, np.maximum(OTHER, -1.5) * m / 3)
     third = where(n > COLUMN * 3, 1, np.floor(np.sqrt(n / COLUMN)))
-    return first, second, COLUMN, third, n + 0 * COLUMN, 7
+    return first, second, COLUMN, third, n + 0 * COLUMN, 7, n / POWERS, m // POWERS
 
 
 compiled = traced(everything, 2)
@@ -40,6 +42,15 @@ def test_compiled_formulas_have_the_bits_of_numpy(m: int, n: int) -> None:
 def test_without_llvmlite_numpy_evaluates_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available", lambda: False)
     assert traced(everything, 2)(1000, 77).tobytes() == compiled(1000, 77).tobytes()
+
+
+def test_threads_do_not_overwrite_what_others_found() -> None:
+    found = compiled(1000, 77)
+    before = found.tobytes()
+    with ThreadPoolExecutor(1) as other:
+        there = other.submit(compiled, 2000, 88).result()
+    assert found.tobytes() == before != there.tobytes()
+    assert there.tobytes() == compiled(2000, 88).tobytes() == found.tobytes()
 
 
 def branching(m: Any) -> Sequence[Any]:
