@@ -2,7 +2,7 @@
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
 ns. MACS was measured; the other constants were fitted to 11,400 times on 572 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.6% slower than the fastest measured in the mean, and 4.5% in a format that a
+e4m3, int8 and tf32. What is chosen is 3.5% slower than the fastest measured in the mean, and 4.4% in a format that a
 fit did not see.
 """
 
@@ -20,7 +20,7 @@ from tiledsl.gemm.formats import BLOCK, FORMATS, Split
 from tiledsl.gemm.hopper_tiles import piece_width, staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
-from tiledsl.gemm.traced import Options
+from tiledsl.gemm.traced import Options, either_of
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.lang import cdiv
 
@@ -102,38 +102,38 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = {1: 157, 2: 130, 4: 152}, 205, 313
+SM_INTAKE, TPC_INTAKE, MISSING = {1: 186, 2: 135, 4: 172}, 208, 469
 """Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
 longer that takes for what is not in L2."""
-IN_STEP = {1: 1, 2: 1.37, 3: 1.09, 4: 1, 5: 0.859, 6: 0.896, 7: 0.856, 8: 1.1}
-APART = {1: 1, 2: 1.19, 3: 1.5, 4: 0.992, 5: 1.63, 6: 1.84, 7: 1.79, 8: 2.02}
+IN_STEP = {1: 1, 2: 1.33, 3: 1.17, 4: 1, 5: 0.878, 6: 0.923, 7: 0.788, 8: 1.13}
+APART = {1: 1, 2: 1.26, 3: 1.58, 4: 0.873, 5: 1.6, 6: 1.92, 7: 1.77, 8: 1.9}
 """How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
 and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
-READ, WRITE = 16242, 9589
+READ, WRITE = 14841, 9711
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.22
+UNALIGNED_LOAD = 2.29
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.51
+UNALIGNED_STORE = 0.582
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 0.836
+WITHIN_LINE = 1.41
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.655
+ACROSS = 0.657
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
 PIECE = 1.17
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.72, {1: 458, 2: 313, 4: 642}
+FIRST, TILE = 5.63, {1: 441, 2: 293, 4: 617}
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
 an element."""
-CLUSTERED, SLOWED = 1272, 1.03
+CLUSTERED, SLOWED = 1246, 1.04
 """CTAs of a cluster share loads, but start later, and multiply slower."""
-LAUNCH = 1161
-CROWDED = 10.3
+LAUNCH = 1148
+CROWDED = 9.24
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 587, 164, 23.5
+PARTS, DOUBLED, REDUCED = 453, 213, 18.7
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2082, 35.2
+GROUPS, GATHERED = 2152, 33.4
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -288,8 +288,9 @@ class Estimate(NamedTuple):
     """What a launch between others takes, in ns. The first six terms add up to `total`.
 
     launch: with the start of each tile. steps: of the main loops, which take as long as the slowest of what they do:
-    `products` on the tensor cores, `staging` in shared memory, `loads` from L2 and memory. stores: of results from an
-    SM, as far as it multiplies nothing meanwhile. reads, writes: of memory. reduction: of parts of k.
+    `products` on the tensor cores, or `staging` in shared memory and `loads` from L2 and memory, which slow each other.
+    stores: of results from an SM, as far as it multiplies nothing meanwhile. reads, writes: of memory. reduction: of
+    parts of k.
     """
 
     launch: Numbers
@@ -343,7 +344,7 @@ def estimate(
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
     together = where(2 * items > processors, 2 * _by_size(IN_STEP)[t.ctas], _by_size(APART)[t.ctas])
     loads = together * (loads + read / MISSING / items)
-    main = np.maximum(np.maximum(products, staging), loads)
+    main = np.maximum(products, either_of(staging, loads))
 
     readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
     store = PIECE * t.stored

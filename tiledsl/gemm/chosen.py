@@ -36,7 +36,7 @@ __all__ = ["Choice", "add_arguments", "explain_choice", "run"]
 SCHEMA = "tiledsl.choose/1"
 
 STEPS = """\
-steps take as long as the longest of products, staging and loads;
+steps take as long as products, or as staging and loads, which slow each other, if that is longer;
 total = launch + steps + stores + reads + writes + reduction"""
 BOUNDS = "the longest of compute, memory and L2 counts, and a little of the others; launch and reduction are added"
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiledsl.gemm.traced import Options
+from tiledsl.gemm.traced import Options, either_of
 
 __all__ = [
     "CANDIDATES",
@@ -210,7 +210,7 @@ class EstimateF32(NamedTuple):
 
     @property
     def total(self) -> Any:
-        return self.launch + _either_of(self.compute, self.l2) + self.reduction
+        return self.launch + either_of(self.compute, self.l2) + self.reduction
 
 
 class Table(NamedTuple):
@@ -274,7 +274,7 @@ def estimate(product: Product, of: Table) -> EstimateF32:
 
         def together(count: Any) -> Any:
             """`count` CTAs on each SM."""
-            return where(count > 0, _either_of(count * work, alone) + ROUND + each * count, 0.0)
+            return where(count > 0, either_of(count * work, alone) + ROUND + each * count, 0.0)
 
         return full * together(slots / processors) + together(rest), full * (slots / processors) + rest
 
@@ -285,12 +285,6 @@ def estimate(product: Product, of: Table) -> EstimateF32:
     size = 2 * of.bm * of.bn * BYTES
     reduction = where(of.parts > 1, PARTS + size / ADDED + split * size / EXCHANGED, 0.0)
     return EstimateF32(START, before + behind, uneven * moved / L2, reduction)
-
-
-def _either_of(a: Any, b: Any) -> Any:
-    """The longer one, and a little of the other."""
-    a, b = a * a, b * b
-    return np.sqrt(np.sqrt(a * a + b * b))
 
 
 def _slots(product: Product, of: Table) -> Any:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.machine_code import address_of, available, compiled, splat
 
-__all__ = ["Options", "Traced", "traced"]
+__all__ = ["Options", "Traced", "either_of", "traced"]
 
 LANES = 8
 _NUMBER, _FLAG = f"<{LANES} x double>", f"<{LANES} x i1>"
@@ -166,6 +166,12 @@ exit:
   ret i64 0
 }}
 """
+
+
+def either_of(a: Any, b: Any) -> Any:
+    """The longer time, and a little of the other: of what hinders each other."""
+    a, b = a * a, b * b
+    return np.sqrt(np.sqrt(a * a + b * b))
 
 
 class Options:
