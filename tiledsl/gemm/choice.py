@@ -2,7 +2,7 @@
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
 ns. MACS was measured; the other constants were fitted to 11,400 times on 572 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.5% slower than the fastest measured in the mean, and 4.4% in a format that a
+e4m3, int8 and tf32. What is chosen is 3.6% slower than the fastest measured in the mean, and 4.4% in a format that a
 fit did not see.
 """
 
@@ -102,38 +102,38 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = {1: 186, 2: 135, 4: 172}, 208, 469
+SM_INTAKE, TPC_INTAKE, MISSING = {1: 183, 2: 135, 4: 173}, 209, 460
 """Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
 longer that takes for what is not in L2."""
-IN_STEP = {1: 1, 2: 1.33, 3: 1.17, 4: 1, 5: 0.878, 6: 0.923, 7: 0.788, 8: 1.13}
-APART = {1: 1, 2: 1.26, 3: 1.58, 4: 0.873, 5: 1.6, 6: 1.92, 7: 1.77, 8: 1.9}
+IN_STEP = {1: 1, 2: 1.33, 3: 1.17, 4: 1, 5: 0.874, 6: 0.914, 7: 0.783, 8: 1.12}
+APART = {1: 1, 2: 1.29, 3: 1.6, 4: 0.873, 5: 1.6, 6: 1.93, 7: 1.76, 8: 1.88}
 """How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
 and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
-READ, WRITE = 14841, 9711
+READ, WRITE = 14768, 9683
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.29
+UNALIGNED_LOAD = 2.31
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.582
+UNALIGNED_STORE = 0.586
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.41
+WITHIN_LINE = 1.44
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.657
+ACROSS = 0.66
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
-PIECE = 1.17
+PIECE = 1.15
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.63, {1: 441, 2: 293, 4: 617}
+FIRST, TILE = 5.63, {1: 435, 2: 293, 4: 602}
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
 an element."""
-CLUSTERED, SLOWED = 1246, 1.04
-"""CTAs of a cluster share loads, but start later, and multiply slower."""
-LAUNCH = 1148
-CROWDED = 9.24
+CLUSTERED, SLOWED = 1255, {1: 1.03, 2: 1.05}
+"""CTAs of a cluster share loads, but start later, and multiply slower, by the instances."""
+LAUNCH = 1147
+CROWDED = 9.2
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 453, 213, 18.7
+PARTS, DOUBLED, REDUCED = 399, 236, 18.7
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2152, 33.4
+GROUPS, GATHERED = 2135, 33.5
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -259,7 +259,7 @@ def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
     rows = [_row(*each) for each in zip(variants, results, strict=True)]
     t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
     flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "by_columns")}
-    return t._replace(**flags, ctas=t.ctas.astype(int))
+    return t._replace(**flags, instances=t.instances.astype(int), ctas=t.ctas.astype(int))
 
 
 def _row(v: Variant, result: int) -> tuple[float, ...]:
@@ -331,7 +331,7 @@ def estimate(
     edges = t.rows + t.loaded
 
     intake, tile = (_by_size(values)[size] for values in (SM_INTAKE, TILE))
-    products = steps * t.area * (BK / MACS) * where(t.clustered, SLOWED, 1)
+    products = steps * t.area * (BK / MACS) * where(t.clustered, _by_size(SLOWED)[t.instances], 1)
     if longer != (1, 1):
         products = products * where(t.area > 64 * 256, longer[1], longer[0])
     if split:
