@@ -106,7 +106,7 @@ def misses(names: Sequence[str], most: int) -> list[str]:
 def test_faults_in_kernels_that_have_changed_are_found() -> None:
     """Since `make mutate` planted all of them."""
     known = json.loads((RESULTS / "mutation.json").read_text())["kernels"]
-    assert misses([name for name in SUBJECTS if known.get(name) != digest_of(name)], 60) == []
+    assert misses([name for name in SUBJECTS if known.get(name) != digest_of(name)], 30) == []
 
 
 def test_a_kernel_that_has_not_been_mutated() -> None:
@@ -149,7 +149,7 @@ def test_there_are_few_reviewed_reasons() -> None:
 # -- in exact arithmetic ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "step"), [("naive", 1), ("shared_tiled", 1), ("hopper_tma", 4)])
+@pytest.mark.parametrize(("name", "step"), [("naive", 1), ("shared_tiled", 2), ("hopper_tma", 8)])
 def test_a_wrong_result_is_a_wrong_sum(name: str, step: int) -> None:
     """Residues show every fault that only the bits of the result show, and the kernel as it is has none."""
     made = built(name)

@@ -108,7 +108,7 @@ def test_halves_are_used_in_turn(product: Any, ranks_: int) -> None:
 @pytest.mark.parametrize("product", [_gather, _scatter, _copied, _reduce, _words])
 def test_clean_under_other_schedules(product: Any) -> None:
     call, expected = product(EmulatedRanks(2))
-    check_ranks(call.launches, seeds=3)
+    check_ranks(call.launches, seeds=1)
     _require_equal(call, expected)
 
 
