@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.random_shapes import FAMILIES, LAYOUTS, shapes
+from benchmarks.random_shapes import FAMILIES, LAYOUTS, multiple_for, shapes
 from benchmarks.report import RESULTS
 from tiledsl.errors import TileError
 from tiledsl.gemm import (
@@ -56,7 +56,6 @@ from tiledsl.gemm.warm_up import operands_of
 from tiledsl.inspect.contenders import Operands, Size, cublas
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.timing import buffer_sets, interleave
-from tiledsl.ir.types import DTYPES
 from tiledsl.tune.carried import Carried
 from tiledsl.tune.search import Result, search
 from tiledsl.tune.workers import Worker, answered
@@ -138,7 +137,7 @@ def jobs_of(
     families: Sequence[str], seed: int, count: int, layouts: Sequence[str], variants: int, format: str = "bf16"
 ) -> Iterator[Job]:
     """Shapes of all families by turns, so that an early end leaves some of each."""
-    drawn, multiple = random.Random(seed), 16 if DTYPES[format].bytes == 1 else 1
+    drawn, multiple = random.Random(seed), multiple_for(format)
     for number in range(count):
         for family in families:
             size = shapes(family, seed, count, multiple)[number]

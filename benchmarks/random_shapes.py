@@ -40,8 +40,9 @@ from tiledsl.inspect.bench import GRAPHED, share_of, summarize
 from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Roles, Size, cublas
 from tiledsl.inspect.frameworks import Device
 from tiledsl.inspect.timing import buffer_sets, interleave
+from tiledsl.ir.types import DTYPES
 
-__all__ = ["FAMILIES", "main", "shapes"]
+__all__ = ["FAMILIES", "main", "multiple_for", "shapes"]
 
 Range = tuple[int, int]
 FAMILIES: dict[str, tuple[Range, Range, Range, int]] = {
@@ -64,6 +65,11 @@ LOADS = {"rested": (0.012, 0.02), "sustained": (0.02, 0.0)}
 
 LAYOUTS = ("NT", "NN")
 FORMATS = ("bf16", "f16", "f32", "tf32", "e4m3", "e5m2", "i8")
+
+
+def multiple_for(format: str) -> int:
+    """What divides the extents of shapes that cuBLAS takes in this format."""
+    return 16 if DTYPES[format].bytes == 1 else 1
 
 
 def shapes(family: str, seed: int, count: int, multiple: int = 1) -> list[Size]:
@@ -111,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     lt = CublasLt() if args.lt else None
     cases = _earlier(args.out / f"{name}.json")
     last = args.first + args.count
-    multiple = 16 if args.format in ("e4m3", "e5m2", "i8") else 1
+    multiple = multiple_for(args.format)
     drawn = ((family, shapes(family, args.seed, last, multiple)[args.first :]) for family in args.families)
     sizes = [(family, size) for family, found in drawn for size in found]
     dtype, precision = ("f32", "tf32") if args.format == "tf32" else (args.format, None)
