@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import random
 import subprocess
 import sys
 import time
@@ -43,9 +44,20 @@ def test_what_is_stored_is_loaded(cache: DiskCache) -> None:
 def _write_often(folder: Path, seed: int) -> None:
     cache = DiskCache(folder)
     for i in range(40):
-        cache.store(f"k{i % 4}", bytes([i % 4]) * 5000)
+        cache.store(f"k{i % 4}", _text(i % 4, 5000))
         number = (i + seed) % 4
-        assert cache.load(f"k{number}") in (None, bytes([number]) * 5000)
+        assert cache.load(f"k{number}") in (None, _text(number, 5000))
+
+
+def _text(number: int, size: int) -> bytes:
+    """That cannot be compressed."""
+    return random.Random(number).randbytes(size)
+
+
+def test_a_kernel_is_compressed(cache: DiskCache) -> None:
+    text = b"wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16;\n" * 1000
+    cache.store("a", text)
+    assert cache.load("a") == text and cache.info()[1] < len(text) / 8
 
 
 def test_several_processes_share_it(tmp_path: Path) -> None:
@@ -62,10 +74,10 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "k", limit=35_000)
     for i, key in enumerate("abc"):
-        cache.store(key, bytes(10_000))
+        cache.store(key, _text(i, 10_000))
         os.utime(cache.folder / f"{key}.entry", (1000 + i, 1000 + i))
     assert cache.load("a") is not None  # used now
-    cache.store("d", bytes(10_000))
+    cache.store("d", _text(3, 10_000))
     assert [cache.load(k) is not None for k in "abcd"] == [True, False, True, True]
     assert cache.info()[1] <= 35_000
 

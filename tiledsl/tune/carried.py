@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from functools import cache
 from pathlib import Path
 
 from tiledsl.compilation import fingerprint
+from tiledsl.compilation.cache import packed
 from tiledsl.compilation.compiled import Image
 from tiledsl.errors import TileError
 from tiledsl.kernel import TileKernel
@@ -52,7 +54,8 @@ class Carried:
             return None
         whole = file.read_bytes()
         content = whole[DIGEST:]
-        image = Image.from_bytes(content) if hashlib.sha256(content).digest() == whole[:DIGEST] else None
+        good = hashlib.sha256(content).digest() == whole[:DIGEST]
+        image = Image.from_bytes(zlib.decompress(content)) if good else None
         if image is not None:
             kernel.builds.adopt(spec, arch, image)
         return image
@@ -65,7 +68,7 @@ class Carried:
             raise TileError(f"is not in {self.folder}, whose builds are by {self.toolchain}")
         image = kernel.builds.compiled(spec, arch)
         if (file := self._file(kernel, spec, arch)) is not None:
-            content = image.to_bytes()
+            content = packed(image.to_bytes())
             draft = file.with_suffix(f".{os.getpid()}")
             draft.write_bytes(hashlib.sha256(content).digest() + content)
             draft.replace(file)
