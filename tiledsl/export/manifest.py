@@ -24,7 +24,7 @@ from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime.driver import STATIC_SHARED
-from tiledsl.runtime.tensor_maps import DATA_TYPES, FILL_WITH_ZEROS, L2_PROMOTION_256B, NO_INTERLEAVE, SWIZZLES
+from tiledsl.runtime.tensor_maps import DATA_TYPES, FILL_WITH_ZEROS, L2_PROMOTION_128B, NO_INTERLEAVE, SWIZZLES
 from tiledsl.signatures.signature import Specialization
 
 __all__ = ["VERSION", "Exported", "compiled_for", "manifest"]
@@ -152,7 +152,7 @@ def _tensor_map(m: TensorMap, compiled: Compiled) -> dict[str, Any]:
         "data_type": cu.CUtensorMapDataType(DATA_TYPES[dtype]).name,
         "interleave": cu.CUtensorMapInterleave(NO_INTERLEAVE).name,
         "swizzle": cu.CUtensorMapSwizzle(SWIZZLES[m.swizzle]).name,
-        "l2_promotion": cu.CUtensorMapL2promotion(L2_PROMOTION_256B).name,
+        "l2_promotion": cu.CUtensorMapL2promotion(L2_PROMOTION_128B).name,
         "fill": cu.CUtensorMapFloatOOBfill(FILL_WITH_ZEROS).name,
         "stride_of_extent_1": TMA_GRAIN,
         "every": m.every,

@@ -25,7 +25,8 @@ DATA_TYPES = {
 """CUtensorMapDataType of our dtypes. tf32 is loaded as FLOAT32: TFLOAT32 may round, and a load moves bits only."""
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle by bytes of the span."""
-NO_INTERLEAVE, L2_PROMOTION_256B, FILL_WITH_ZEROS = 0, 3, 0
+NO_INTERLEAVE, L2_PROMOTION_128B, FILL_WITH_ZEROS = 0, 2, 0
+"""Promotion to 256 bytes makes loads slower, or no faster: docs/hardware.md."""
 
 _PROTOTYPE = (
     ctypes.c_int,  # CUresult
@@ -184,7 +185,7 @@ def _arguments(of: Encoding) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         (ctypes.c_uint32 * rank)(*[1] * rank),
         NO_INTERLEAVE,
         of.swizzle,
-        L2_PROMOTION_256B,
+        L2_PROMOTION_128B,
         FILL_WITH_ZEROS,
     )
     return (of.data_type, rank), behind
