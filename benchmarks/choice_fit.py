@@ -83,22 +83,25 @@ class Model(NamedTuple):
     """What is fitted.
 
     fitted: names of constants of `module`; all elements of a dict but those that are 1. files: of times. variant: of a
-    row of them and the layout; None if the choice has it no longer. times: nanoseconds of all variants of shapes, one
-    after the other, with the constants as they are whenever that function is called. timed: whether what `gemm` would
-    do was timed.
+    row of times and the line that it is of; None if the choice has it no longer. times: nanoseconds of all variants of
+    shapes, one after the other, with the constants as they are whenever that function is called. timed: whether what
+    `gemm` would do was timed.
     """
 
     module: ModuleType
     fitted: tuple[str, ...]
     files: tuple[Path, ...]
-    variant: Callable[[Sequence[Any], str], Any]
+    variant: Callable[[Sequence[Any], Mapping[str, Any]], Any]
     times: Callable[[Sequence[Measured]], Callable[[], Any]]
     timed: Callable[[Measured], bool]
 
 
-def _hopper_variant(row: Sequence[Any], layout: str) -> Any:
-    _, v = of_row(row, layout)
-    return v if v.tile in (choice.PARTED if v.parts else choice.WHOLE) else None
+def _hopper_variant(row: Sequence[Any], line: Mapping[str, Any]) -> Any:
+    _, v = of_row(row, line["layout"])
+    _, m, n, _ = line["shape"]
+    ctas = max(v.parts, 1) * v.along_m * v.along_n
+    at_once = v.groups == 1 or v.tiles(m, n) * v.parts * v.groups <= choice.TOGETHER[ctas]
+    return v if at_once and v.tile in (choice.PARTED if v.parts else choice.WHOLE) else None
 
 
 def _hopper_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
@@ -125,7 +128,7 @@ def _hopper_timed(shape: Measured) -> bool:
     return chosen in (v._replace(band=0) for _, v in shape.times)
 
 
-def _f32_variant(row: Sequence[Any], _: str) -> Any:
+def _f32_variant(row: Sequence[Any], _: Any) -> Any:
     candidate = next((c for c in ffma_choice.CANDIDATES if c.name == row[1]), None)
     return (candidate, *row[2:]) if candidate else None
 
@@ -143,7 +146,7 @@ def _f32_timed(shape: Measured) -> bool:
     return ffma_choice.ranked_f32(1, *arguments, **options)[0][:3] in [v for _, v in shape.times]
 
 
-def _int4_variant(row: Sequence[Any], _: str) -> Any:
+def _int4_variant(row: Sequence[Any], _: Any) -> Any:
     tile = int4_call.Tile(*row[1:])
     return tile if tile.columns in int4_call.WIDTHS[tile.rounded] and tile.fits else None
 
@@ -205,7 +208,7 @@ def load(*files: Path, model: Model = HOPPER) -> list[Measured]:
     found: list[Measured] = []
     for text in chain.from_iterable(file.read_text().splitlines() for file in files):
         line = json.loads(text)
-        times = [(row[0], v) for row in line["times"] if (v := model.variant(row, line["layout"])) is not None]
+        times = [(row[0], v) for row in line["times"] if (v := model.variant(row, line)) is not None]
         if len(times) > 1:
             batch, m, n, k = line["shape"]
             shape = (max(batch, 1), m, n, k)

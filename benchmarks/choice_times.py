@@ -39,6 +39,7 @@ from tiledsl.gemm import (
     ffma_tiles,
     hopper,
     hopper_apart,
+    hopper_stores,
     hopper_tiles,
     int4,
     parts,
@@ -300,12 +301,12 @@ def _time(jobs: Sequence[Job], args: argparse.Namespace, start: float) -> None:
 def digest(format: str = "bf16") -> str:
     """Of the files of the kernel: what it compiles to without a change of the compiler. (Its `meaning` leaves out what
     belongs to tiledsl.)"""
-    by_wgmma = hopper, hopper_apart, hopper_tiles, split_k
+    by_wgmma = hopper, hopper_apart, hopper_stores, hopper_tiles, split_k
     modules = {
         "bf16": by_wgmma,
         **dict.fromkeys(ALONG_K, by_wgmma),
         "f32": (ffma, ffma_parts, ffma_staged, ffma_tiles),
-        "int4": (int4, hopper_tiles, split_k),
+        "int4": (int4, hopper_stores, hopper_tiles, split_k),
     }
     files = (Path(module.__file__ or "").read_bytes() for module in (*modules[format], parts))
     return hashlib.sha256(b"".join(files)).hexdigest()[:8]

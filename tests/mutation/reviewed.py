@@ -148,7 +148,7 @@ REASONS: list[Reason] = [
         "between two uses of a buffer is the barrier of the piece that uses the other one, or a turn of the instances",
         r"gpu\.(named_)?barrier|matrix\.store|mem\.stmatrix",
         "delete|move_.*",
-        code=r"hopper.py: (thread, vectors = .* / barrier\(\)|if to.dtype.bytes == 2: / store_matrix\(x, via\))",
+        code=r"hopper_stores.py: (thread, vectors = .* / barrier\(\)|if to.dtype.bytes == 2: / store_matrix\(x, via\))",
         subject="hopper_fastest, add",
     ),
     Reason(

@@ -27,7 +27,7 @@ from tiledsl.gemm.choice import WHOLE, Variant, best
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import BLOCK
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.hopper_tiles import piece_width
+from tiledsl.gemm.hopper_stores import pieces
 from tiledsl.gemm.plan import Problem, choice_of, plan
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.inspect.loading import load_module
@@ -422,8 +422,9 @@ def test_every_choice_fits(m: int, n: int, k: int, add_c: bool) -> None:
     assert consts["PROMOTED"] and consts["SCALED"] and consts["BK"] in (BLOCK, 2 * BLOCK) and consts["STAGES"] >= 3
     assert rows * columns * instances <= 64 * 256 or consts["HALVES"]
     share = slice_width(chosen.parts, columns) if chosen.parts else columns
-    piece = 0 if chosen.groups > 1 else piece_width(share, 2, chosen.registers)
-    stored = 2 * (1 if chosen.parts else 2) * instances * rows * piece
+    buffers = (1 if chosen.parts else 2) * instances
+    wide, rest = pieces(rows * instances, share, 2, chosen.registers)
+    stored = 0 if chosen.groups > 1 else rows * 2 * (buffers * wide + instances * rest)
     used = consts["STAGES"] * (consts["BK"] * (rows + columns) + 16) + stored + chosen.received
     assert used + 4 * prod(promoted.SLOTS) + 64 <= TARGETS["sm_90a"].shared_per_block
 

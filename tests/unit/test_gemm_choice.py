@@ -16,6 +16,7 @@ from tiledsl.gemm.choice import (
     BK,
     CLUSTERS,
     FEW_REGISTERS,
+    MOST_WAVES,
     PARTED,
     TOGETHER,
     WHOLE,
@@ -28,7 +29,8 @@ from tiledsl.gemm.choice import (
     table_of,
 )
 from tiledsl.gemm.formats import SPLITS
-from tiledsl.gemm.hopper_tiles import piece_width, staged_width
+from tiledsl.gemm.hopper_stores import pieces
+from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.plan import Problem, choice_of, plan
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
@@ -48,8 +50,9 @@ def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool,
     rows, columns, instances = chosen.tile
     along_k = a if chosen.exchanged else b
     width = slice_width(chosen.parts, columns) if chosen.parts else columns
-    piece = 0 if chosen.groups > 1 else piece_width(width, size, chosen.registers, by_tma)
-    staged = (1 if chosen.parts else 2) * instances * rows * size * piece
+    buffers = (1 if chosen.parts else 2) * instances
+    wide, rest = pieces(rows * instances, width, size, chosen.registers, by_tma)
+    staged = 0 if chosen.groups > 1 else rows * size * (buffers * wide + instances * rest)
     used = consts["STAGES"] * 2 * consts["BK"] * (rows + staged_width(columns, along_k)) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
     assert chosen.along_m * chosen.along_n * max(chosen.parts, 1) <= 8
@@ -153,7 +156,7 @@ def candidates(m: int, n: int, along_k: tuple[bool, bool], tiles: Sequence[Tile]
 
 
 def split(v: Variant, m: int, n: int, k: int) -> Iterator[Variant]:
-    """All ways to share k that keep most SMs busy."""
+    """All ways to share k that keep most SMs busy; among clusters, if these run at once."""
     tiles, steps = v.tiles(m, n), cdiv(k, BK)
     if tiles > 3 * 132 or (v.along_m > 1 and v.tile[1] < 64) or steps < 8:
         return
@@ -161,8 +164,8 @@ def split(v: Variant, m: int, n: int, k: int) -> Iterator[Variant]:
         usable = TOGETHER[parts * v.along_m * v.along_n]
         for groups in range(1, min(steps // (2 * parts), 32) + 1):
             waves = tiles * parts * groups / usable
-            full = waves > 0.85 * math.ceil(waves) or (waves < 1 and tiles * parts * (groups + 1) > usable)
-            if (full or groups == 1) and waves <= 8 and parts * groups > 1:
+            full = 0.85 < waves <= 1 or (waves < 1 and tiles * parts * (groups + 1) > usable)
+            if (full or groups == 1) and waves <= MOST_WAVES and parts * groups > 1:
                 yield v._replace(parts=parts, groups=groups)
 
 

@@ -20,7 +20,7 @@ from tiledsl.gemm.choice import Variant, best, estimate, table_of
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.hopper_tiles import piece_width
+from tiledsl.gemm.hopper_stores import pieces
 from tiledsl.gemm.mma import mma_fastest
 from tiledsl.gemm.pad import pad, pad_both, padded, width
 from tiledsl.gemm.plan import Problem, plan
@@ -371,9 +371,10 @@ def test_every_choice_fits(m: int, n: int, k: int, size: int, result: int, behin
     rows, columns, instances = chosen.tile
     consts = chosen.consts(k, result, behind < 3, size)
     share = slice_width(chosen.parts, columns) if chosen.parts else columns
-    piece = 0 if chosen.groups > 1 else piece_width(share, result, chosen.registers, behind < 3)
-    assert piece == 0 or (share % piece == 0 and piece * result % 16 == 0)
-    staged = (1 if chosen.parts else 2) * instances * rows * piece * result
+    buffers = (1 if chosen.parts else 2) * instances
+    wide, rest = pieces(rows * instances, share, result, chosen.registers, behind < 3)
+    assert wide * result % 16 == rest * result % 16 == 0 and (share % wide % rest if rest else share % wide) == 0
+    staged = 0 if chosen.groups > 1 else rows * result * (buffers * wide + instances * rest)
     used = consts["STAGES"] * size * consts["BK"] * (rows + columns) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
     assert consts["BK"] * size in (128, 256)

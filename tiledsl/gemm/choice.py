@@ -1,9 +1,10 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 11,400 times on 572 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.6% slower than the fastest measured in the mean, and 4.4% in a format that a
-fit did not see.
+ns. MACS was measured; the other constants were fitted to 14,900 times on 758 random shapes, operands not in L2: bf16,
+e4m3, int8 and tf32. What is chosen is 3.9% slower than the fastest measured in the mean. The times are from before
+tensor maps had promotion to 128 bytes and results wide pieces: UNALIGNED_LOAD and PIECE were 2.1 and 1.05, and are
+scaled by what a few products gained.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiledsl.gemm.formats import BLOCK, FORMATS, Split
-from tiledsl.gemm.hopper_tiles import piece_width, staged_width
+from tiledsl.gemm.hopper_stores import pieces
+from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
 from tiledsl.gemm.traced import Options, either_of
@@ -65,16 +67,14 @@ PARTED: tuple[Tile, ...] = (
     *FLAT,
     *((128, columns, 1) for columns in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)),
 )
-PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 6
+PARTS_OF_CLUSTER, MOST_WAVES = range(2, 9), 3
 """k is split among the CTAs of a cluster, if these are at most MOST_WAVES times as many as run at once, ..."""
 MOST_GROUPS = 32
-IDLE = {waves: 0.04 * log2(waves) for waves in range(1, 9)}
-"""... or among clusters: so many that of one of these numbers of waves the SMs are idle least, where more waves count
-as if they were idle for so much of it. Other numbers are hardly ever faster."""
+"""... or among as many clusters as run at once: those that came first would wait long for later ones."""
 BOTH, TINY = 8, 32
 """Both at once are faster for tiny products with a deep k alone: by clusters of so many CTAs, and tiles of at most so
 many columns."""
-LARGEST = MOST_WAVES // 2 * max(rows * columns for rows, columns, _ in PARTED)
+LARGEST = MOST_WAVES * max(rows * columns for rows, columns, _ in PARTED)
 """Elements of a result, for each SM, above which it has too many tiles for either."""
 ACCUMULATORS, FEW_REGISTERS = (192, 128, 96, 96), 3
 """By the number of extra epilogue steps: registers of a thread that leave enough for them, with pingpong. One instance
@@ -102,38 +102,38 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = {1: 183, 2: 135, 4: 173}, 209, 460
+SM_INTAKE, TPC_INTAKE, MISSING = {1: 151, 2: 153, 4: 172}, 209, 577
 """Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
 longer that takes for what is not in L2."""
-IN_STEP = {1: 1, 2: 1.33, 3: 1.17, 4: 1, 5: 0.874, 6: 0.914, 7: 0.783, 8: 1.12}
-APART = {1: 1, 2: 1.29, 3: 1.6, 4: 0.873, 5: 1.6, 6: 1.93, 7: 1.76, 8: 1.88}
+IN_STEP = {1: 1, 2: 1.39, 3: 0.96, 4: 1, 5: 0.87, 6: 0.9, 7: 0.86, 8: 1.15}
+APART = {1: 1, 2: 1.47, 3: 1.66, 4: 1.14, 5: 1.63, 6: 2.02, 7: 1.76, 8: 1.96}
 """How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
 and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
-READ, WRITE = 14768, 9683
+READ, WRITE = 12600, 7800
 """From memory; to memory."""
-UNALIGNED_LOAD = 2.31
+UNALIGNED_LOAD = 1.75
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.586
+UNALIGNED_STORE = 0.352
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.44
+WITHIN_LINE = 1.43
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.66
+ACROSS = 0.658
 """How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
-PIECE = 1.15
+PIECE = 0.75
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.63, {1: 435, 2: 293, 4: 602}
+FIRST, TILE = 4.87, {1: 293, 2: 233, 4: 418}
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
 an element."""
-CLUSTERED, SLOWED = 1255, {1: 1.03, 2: 1.05}
+CLUSTERED, SLOWED = 1040, {1: 1.05, 2: 1.09}
 """CTAs of a cluster share loads, but start later, and multiply slower, by the instances."""
-LAUNCH = 1147
-CROWDED = 9.2
+LAUNCH = 1360
+CROWDED = 10.2
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 399, 236, 18.7
+PARTS, DOUBLED, REDUCED = 324, 248, 22.1
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 2135, 33.5
+GROUPS, GATHERED = 1360, 34.4
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -164,8 +164,9 @@ class Variant(NamedTuple):
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
         bk = halves(step, size) or bk
         width = slice_width(self.parts, columns) if self.parts else columns
-        piece = 0 if self.groups > 1 else result * piece_width(width, result, self.registers, by_tma)
-        staged = (1 if self.parts else 2) * instances * rows * piece
+        buffers = 0 if self.groups > 1 else (1 if self.parts else 2) * instances
+        wide, rest = pieces(rows * instances, width, result, self.registers, by_tma)
+        staged = rows * result * (buffers * wide + (instances * rest if buffers else 0))
         stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         parts = {"SPLIT": self.parts if self.parts > 1 else 0, "GATHER": self.groups if self.groups > 1 else 0}
@@ -273,12 +274,14 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
         of, above = of[::-1], above[::-1]
     parts, cluster = max(v.parts, 1), v.along_m * v.along_n
     shape = rows, columns, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
-    stored = 0 if v.parts else rows * columns / piece_width(columns, result, v.registers)
-    pieces = slice_width(parts, columns) // NARROW if v.parts else 0
-    sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), pieces
-    more = rows * columns, cluster, cluster > 1, cluster * parts, *sums
+    wide, rest = pieces(rows * instances, columns, result, v.registers)
+    more = columns % wide if v.exchanged else rest
+    stored = 0 if v.parts else rows * (columns // wide + (columns % wide // more if more else 0))
+    narrow = slice_width(parts, columns) // NARROW if v.parts else 0
+    sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), narrow
+    of_tile = rows * columns, cluster, cluster > 1, cluster * parts, *sums
     written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
-    return *shape, v.loaded, v.loaded > columns, stored, *more, *written, *of, *above
+    return *shape, v.loaded, v.loaded > columns, stored, *of_tile, *written, *of, *above
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -535,15 +538,9 @@ def _model(
 
 
 def _groups(parts: Numbers, tiles: Numbers, usable: Numbers, steps: Numbers, most: Numbers) -> Numbers:
-    """Clusters that share a tile: so many that few SMs are idle at the end, and no more than make the longest part
-    shorter."""
-    chosen, busiest = 1, -np.inf
-    for waves, idle in IDLE.items():
-        fitting = np.minimum(usable * waves // tiles, most)
-        busy = fitting * tiles / (usable * waves) - idle
-        chosen, busiest = where(busy > busiest, fitting, chosen), np.maximum(busy, busiest)
+    """Clusters that share a tile: as many as run at once, and no more than make the longest part shorter."""
     each = np.ceil(steps / parts)
-    return np.ceil(each / np.ceil(each / np.maximum(chosen, 1)))
+    return np.ceil(each / np.ceil(each / np.maximum(np.minimum(usable // tiles, most), 1)))
 
 
 def _candidates(

@@ -40,39 +40,24 @@ from typing import Any, Literal, TypeVar
 from tiledsl import (
     Cluster,
     Const,
-    Fragment,
     Global,
     Ring,
     Scalar,
     Schedule,
-    SharedTile,
-    View,
-    barrier,
-    cdiv,
     const,
-    coordinates,
     f32,
-    i8,
     i32,
     index,
     lane_id,
-    load_fragment,
     persistent,
     ptx,
-    rint,
     role,
     shared,
-    store,
-    store_matrix,
-    store_tma,
     tile,
-    tile_function,
     tile_kernel,
     tma_load,
     tma_prefetch,
-    u8,
     u32,
-    unroll,
     warp_id,
     wgmma,
 )
@@ -80,8 +65,9 @@ from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
-from tiledsl.gemm.hopper_tiles import SUMS, as_stored, chunks, matrix, staged_width, staging, stored_by_tma
-from tiledsl.gemm.parts import is_own, leave, shares
+from tiledsl.gemm.hopper_stores import rooms, store_columns, store_share
+from tiledsl.gemm.hopper_tiles import SUMS, as_stored, matrix, staged_width, staging
+from tiledsl.gemm.parts import leave
 from tiledsl.gemm.peers import (
     add_sums,
     in_first_matrix,
@@ -93,10 +79,7 @@ from tiledsl.gemm.peers import (
 )
 from tiledsl.gemm.promoted import KBlocks, NBlocks, of_planes, promoted, room_of_scales
 from tiledsl.gemm.split_k import (
-    NARROW,
-    add_up,
     bring_slice,
-    gathered_width,
     meeting,
     part_count,
     part_item,
@@ -110,108 +93,6 @@ __all__ = ["choose", "hopper_fastest"]
 D = TypeVar("D", bound=Scalar)
 F = TypeVar("F", bound=Scalar)
 E = TypeVar("E", bound=Scalar)
-
-AT_ONCE = 16
-"""Elements or vectors that a thread loads before it stores them: its accumulators leave registers for so many."""
-
-
-@tile_function
-def store_lines(x: Fragment[E], to: View[E], via: View[E], most: int):
-    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. most: elements of a vector of
-    a row; or half as many and so on, where threads would not share a piece in whole rounds."""
-    (rows, columns), threads = via.shape, x.layout.threads
-    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * threads) == 0)
-    thread, vectors = thread_of(x), rows * columns // wide
-    barrier()
-    if to.dtype.bytes == 2:
-        store_matrix(x, via)
-    else:
-        store(x, via)
-    barrier()
-    count = vectors // threads
-    each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)
-    for first in range(0, vectors, each * threads):
-        at = [(first + i * threads + thread) * wide for i in range(each)]
-        places = [(i % rows, i // rows) if to.unit == 0 else (i // columns, i % columns) for i in at]
-        found = [via.load(m, n, vec=wide * to.dtype.bytes) if wide > 1 else via[m, n] for m, n in places]
-        for i in unroll(each):
-            to.put(places[i][0], places[i][1], found[i])
-
-
-@tile_function
-def finished(
-    x: Fragment[Any],
-    to: View[E],
-    batch: index,
-    row: index,
-    column: index,
-    ending: tuple[Any, ...],
-) -> Fragment[E]:
-    """A part x of the product as it is stored in `to`, which begins at this row and column of this matrix of C.
-
-    ending: alpha, beta, bias, the scales of rows and columns or None, EXCHANGED, ADD_C and EPILOGUE of the kernel.
-    """
-    alpha, beta, bias, scales, exchanged, add_c, epilogue = ending
-    if scales is not None:
-        at, across = coordinates(x)
-        x = x.to(f32) * (scales[0].get(batch, row + at, 0) * scales[1].get(batch, 0, column + across))
-    kind = x.dtype
-    y = kind(alpha) * x
-    if add_c:
-        y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
-    at, across = coordinates(y)
-    added: Any = bias[batch, 0, :] if bias is not None and bias.rank == 3 else bias
-    y = epilogue(y, added, row + at if exchanged else column + across)
-    return (rint(y) if to.dtype in (i8, u8) and y.dtype is f32 else y).to(to.dtype)
-
-
-@tile_function
-def store_columns(
-    x: Fragment[Any],
-    first: index,
-    C: Global[E, L, M, N],
-    t: Any,
-    room: SharedTile[E],
-    instance: index,
-    instances: int,
-    ending: tuple[Any, ...],
-):
-    """Stores columns of the tile of item t, from its column `first` on, piece by piece through `room`."""
-    by_tma, buffers = stored_by_tma(C), room.shape[0] // instances
-    piece: int = room.shape[1 if by_tma and C.unit == 1 else 2]
-    for i in unroll(x.shape[1] // piece):
-        n = tile((t.n.start + first) // piece + i, piece)
-        to = C[t.batch, t.m, n]
-        y = finished(x.columns(i * piece, piece), to, t.batch, t.m.start, n.start, ending)
-        via: Any = room[instance * buffers + i % buffers, :, :]
-        if by_tma:
-            store_tma(y, to, via=matrix(via, C), in_flight=min(i, buffers - 1))
-        else:
-            store_lines(y, to, via, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
-
-
-@tile_function
-def store_share(
-    x: Fragment[Any],
-    first: index,
-    C: Global[E, L, M, N],
-    t: Any,
-    groups: index,
-    gather: int,
-    sums: Global[f32, P, R, J] | None,
-    found: View[u32],
-    ending: tuple[Any, ...],
-):
-    """Adds up and stores what is this CTA's of a slice x, which begins at column `first` of the tile of item t."""
-    wide, count = gathered_width(x.shape[1], gather), shares(groups, x.shape[1] // NARROW)
-    for share in range(count):
-        if is_own(share, found):
-            for i in range(cdiv(x.shape[1] // wide - share, count)):
-                piece = share + i * count
-                n = tile((t.n.start + first) // wide + piece, wide)
-                y, to = add_up(x, t, gather, sums, piece), C[t.batch, t.m, n]
-                y = finished(y, to, t.batch, t.m.start, n.start, ending)
-                store(y, to, vec=min(2 * C.dtype.bytes, C.align) if C.unit == 2 else C.dtype.bytes)
 
 
 @tile_kernel(arch="sm_90a")
@@ -279,7 +160,8 @@ def hopper_fastest(
     ending: Any = (alpha, beta, scale_a if MODULI else bias, factors, EXCHANGED, ADD_C, EPILOGUE)
     scales: Any = (scale_a, scale_b, room_of_scales()) if SCALED and PROMOTED else None
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
-    room: Any = None if GATHER else chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BM * BN * INSTANCES // 256)
+    accumulators: int = BM * BN * INSTANCES // 256
+    room: Any = None if GATHER else rooms(C, (1 if SPLIT else 2) * INSTANCES, INSTANCES, BM, stored, accumulators)
     width, parts_a, parts_b = BN // 2 if HALVES else staged_width(BN, B.unit == 1), parts_of(A), parts_of(B)
     apart = parts_a > 1 or parts_b > 1
     ring: Any = None if apart else Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, width))
@@ -288,7 +170,7 @@ def hopper_fastest(
     right: Any = Ring(STAGES if parts_b > 1 else APART, b=staging(B, BK, BN)) if apart else None
     of_a: Any = Ring(APART, a=staging_apart(A, BM, BK)) if parts_a > 1 else left
     of_b: Any = Ring(APART, b=staging_apart(B, BK, BN)) if parts_b > 1 else right
-    if apart and warp_id() == 0 and lane_id() == 0:
+    if warp_id() == 0 and lane_id() == 0:
         tma_prefetch(A)
         tma_prefetch(B)
     busy = SPLIT or GATHER or PLANES or RANKS

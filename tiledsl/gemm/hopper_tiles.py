@@ -31,6 +31,7 @@ __all__ = [
     "as_stored",
     "chunks",
     "matrix",
+    "panels",
     "piece_width",
     "staged_width",
     "staging",
@@ -52,15 +53,10 @@ def staged_width(columns: int, along_k: bool) -> int:
     return columns if along_k else cdiv(columns, PANEL) * PANEL
 
 
-def piece_width(columns: int, size: int, accumulators: int = 0, by_tma: bool = True) -> int:
-    """Columns of a piece of a result, whose elements have `size` bytes: at most 64 columns and 128 bytes, and a divisor
-    of `columns`. For TMA the span of the widest swizzle that fits, or of the narrowest one if a thread's accumulators
-    leave few registers for a piece; else multiples of 8 columns and 16 bytes."""
-    most = min(128, 64 * size)
-    if by_tma:
-        return (gcd(columns * size, most) if accumulators <= 176 else 32) // size
-    step = max(8, 16 // size)
-    return max(n for n in range(step, most // size + 1, step) if columns % n == 0)
+def piece_width(columns: int, size: int) -> int:
+    """Columns of a piece of a result, whose elements have `size` bytes: the widest span of a swizzle that divides
+    `columns`, up to 64 of them."""
+    return gcd(columns * size, 128, 64 * size) // size
 
 
 @tile_function
@@ -91,16 +87,17 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 
 
 @tile_function
-def chunks(X: Memory[D], buffers: int, rows: int, columns: int, accumulators: int = 0) -> SharedTile[D]:
-    """Buffers for a result of this size: of rows x 128 bytes or, where 128 bytes do not divide `columns`, and beside
-    many accumulators of a thread, narrower ones. Those for TMA are panels in the order of X in memory, others as wide
-    as possible, in row order and of any layout."""
-    size = X.dtype.bytes
-    assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
-    width = piece_width(columns, size, accumulators, stored_by_tma(X))
-    if not stored_by_tma(X):
-        return shared((buffers, rows, width), X.dtype)
-    dims = (width, rows) if X.unit == X.rank - 2 else (rows, width)
-    panel = gcd(dims[1] * size, 128)
+def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
+    """Buffers for a result of this size that TMA stores: of rows x 128 bytes or, where 128 bytes do not divide
+    `columns`, narrower ones, in the order of X in memory."""
+    return panels(X, buffers, rows, piece_width(columns, X.dtype.bytes))
+
+
+@tile_function
+def panels(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
+    """Shared memory for so many pieces of X that TMA stores, in the order of X in memory."""
+    dims = (columns, rows) if X.unit == X.rank - 2 else (rows, columns)
+    panel = gcd(dims[1] * X.dtype.bytes, 128)
+    assert panel >= 32, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
     layout = swizzle_128b if panel == 128 else swizzle_64b if panel == 64 else swizzle_32b
     return shared((buffers, dims[0], dims[1]), X.dtype, layout=layout)

@@ -59,8 +59,8 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.hopper import store_columns
-from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+from tiledsl.gemm.hopper_stores import rooms, store_columns
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 from tiledsl.gemm.promoted import first_row
 from tiledsl.gemm.split_k import meeting, part_count, part_item, reduce_parts, slice_width
 
@@ -206,7 +206,7 @@ def hopper_int4(
     met: Any = meeting(SPLIT, BM, BN, 2 * BM) if SPLIT else None
     ending: Any = (alpha, 0.0, bias, None, True, False, EPILOGUE)
     stored: int = slice_width(SPLIT, BN) if SPLIT else BN
-    room: Any = chunks(C, (1 if SPLIT else 2) * INSTANCES, BM, stored, BN // 2)
+    room: Any = rooms(C, (1 if SPLIT else 2) * INSTANCES, INSTANCES, BM, stored, BN // 2)
     words = shared((BM // ROWS, BK // DEEP * 2, HALF), u32, layout=row_major)
     factors: Any = shared((groups, BM), scales.dtype, layout=row_major)
     points: Any = None if zeros is None else shared((groups, max(BOX, BM)), u8, layout=row_major)
