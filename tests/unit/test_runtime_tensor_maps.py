@@ -253,7 +253,7 @@ def test_a_map_is_encoded_once_for_each_address() -> None:
     assert [e["address"] for e in driver.encoded] == [*here, there[0]]
     first = driver.encoded[0]
     assert (first["extents"], first["strides"], first["box"], first["steps"]) == ([64, 256], [128], [64, 128], [1, 1])
-    assert (first["interleave"], first["swizzle"], first["promotion"], first["fill"]) == (0, 3, 3, 0)
+    assert (first["interleave"], first["swizzle"], first["promotion"], first["fill"]) == (0, 3, 2, 0)
     a, c, other_a = (bytes([number]) * MAP_BYTES for number in (1, 2, 3))
     assert driver.params == [[a, c] if p == here else [other_a, c] for p in (here, here, there, here, there, there)]
 
