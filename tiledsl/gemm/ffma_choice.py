@@ -306,13 +306,10 @@ class Rules(NamedTuple):
 
 
 ONE = ((0, 0, 1),)
-SOME = (
-    *((rounds / 2, 0, 0) for rounds in (1, 2, 4, 6, 8)),
-    *((0, rounds, 0) for rounds in (1, 2, 3)),
-    *((0, 0, parts) for parts in range(2, 9)),
-)
-BEHIND = tuple((0, 0, parts) for parts in range(2, 13))
-"""Of the tiles behind whole waves alone."""
+SOME = (*((rounds, 0, 0) for rounds in (1, 2, 3, 4)), (0, 1, 0), (0, 2, 0), (0, 0, 3), (0, 0, 6))
+BEHIND = tuple((0, 0, parts) for parts in (2, 3, 4, 5, 7, 8, 11))
+"""Of the tiles behind whole waves alone. Other numbers, here up to 12, and 2 to 8 and halves of rounds above, are 0.01%
+faster by the model, in the mean of random products."""
 
 
 def best(product: Product, batch_invariant: bool = False, split: bool = True) -> tuple[float, Option]:

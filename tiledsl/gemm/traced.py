@@ -112,11 +112,11 @@ def _exactly_invertible(x: Any) -> bool:
     return not isinstance(x, Traced) and bool(np.all(np.frexp(x)[0] == 0.5))
 
 
-def traced(function: Callable[..., Sequence[Any]], numbers: int) -> Callable[..., NDArray[Any]]:
-    """A function of so many integers that returns what `function` does, arrays of one length, as rows of an array. The
-    thread's next call overwrites it. It is compiled, if llvmlite is there."""
+def traced(function: Callable[..., Sequence[Any]], numbers: int) -> Callable[..., Sequence[NDArray[Any]]]:
+    """A function of so many integers that returns what `function` does, arrays of one length. The thread's next call
+    overwrites them. It is compiled, if llvmlite is there."""
     if not available():
-        return lambda *given: np.array(np.broadcast_arrays(*function(*given)))
+        return lambda *given: [*np.array(np.broadcast_arrays(*function(*given)))]
     trace, names = _Trace(), [f"n{number}" for number in range(numbers)]
     results = [trace.operand(x) for x in function(*map(trace.number, names))]
     columns = np.array([np.frombuffer(column) for column in trace.columns])
@@ -126,10 +126,10 @@ def traced(function: Callable[..., Sequence[Any]], numbers: int) -> Callable[...
     read = np.ascontiguousarray(padded.swapaxes(0, 1))
     run, room = compiled(_source(trace, names, results), 3 + numbers), threading.local()
 
-    def call(*given: int) -> NDArray[Any]:
+    def call(*given: int) -> Sequence[NDArray[Any]]:
         if not hasattr(room, "out"):
             room.out = np.empty((len(results), blocks * LANES))
-            room.addresses, room.found = (address_of(room.out), address_of(read)), room.out[:, :count]
+            room.addresses, room.found = (address_of(room.out), address_of(read)), [*room.out[:, :count]]
         run(*room.addresses, blocks, *given)
         return room.found
 
@@ -196,7 +196,7 @@ class Options:
             yield self.options[at], type(times)(*terms), *map(int, integers)
 
     @cached_property
-    def _compiled(self) -> Callable[..., NDArray[Any]]:
+    def _compiled(self) -> Callable[..., Sequence[NDArray[Any]]]:
         def results(*product: Any) -> tuple[Any, ...]:
             times, *more = self.model(*product)
             return times.total, *more
