@@ -146,6 +146,8 @@ def test_stores_where_tma_cannot(consts: dict[str, Any], order: str) -> None:
         (Variant((128, 144, 1), by_rows=True), True),
         (Variant((128, 176, 2), by_rows=True), False),
         (Variant((128, 192, 2), by_rows=True), False),
+        (Variant((128, 240, 1), by_rows=True), False),
+        (Variant((128, 240, 1), by_rows=True), True),
     ],
 )
 def test_widths_of_a_part_of_a_panel(variant: Any, exchanged: bool) -> None:
@@ -161,6 +163,22 @@ def test_widths_of_a_part_of_a_panel(variant: Any, exchanged: bool) -> None:
     for i in range(2):
         error, bound = worst_error(C[i], A[i], B[i], format="bf16")
         assert error <= bound
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    ("tile", "out"), [((64, 112, 2), "float32"), ((128, 112, 1), "bfloat16"), ((64, 96, 2), "float8_e4m3fn")]
+)
+def test_what_wide_pieces_leave_is_stored_in_narrow_ones(tile: Any, out: str, order: str) -> None:
+    """Each piece is also read from C; narrow ones have shared memory of their own where C is in row order."""
+    dtype = np.dtype(out)
+    A, B, _ = random_problem(144, 2 * tile[1], 72, format="bf16")
+    C = np.asarray(np.ones((144, 2 * tile[1]), dtype), order=order)  # type: ignore[call-overload]
+    consts = Variant(tile).consts(72, dtype.itemsize) | {"STAGES": 2, "ADD_C": True}
+    _load(FASTEST)._emulated((A[None], B[None], C[None], 1.0, -2.0), consts, checks=True, processors=3)
+    exact = A.astype(np.float64) @ B.astype(np.float64) - 2
+    rounding = np.maximum(np.abs(exact) * 2.0**-4, 2.0**-10) if dtype.itemsize == 1 else 2.0**-22
+    assert (np.abs(C.astype(np.float64) - exact) <= error_bound(A, B, exact, format="bf16") + rounding).all()
 
 
 @pytest.mark.parametrize(
