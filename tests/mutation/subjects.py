@@ -136,7 +136,7 @@ _ALL = [
     ),
     _hopper("hopper_store", 256, 128, 192, columns=8, GROUP=2, **{**HALVES, "BN": 128}),
     _hopper("hopper_pingpong", 192, 64, 192, columns=8, more=(Input(192, 136, 64),), GROUP=2, **SMALL, STAGES=2, OUT=1),
-    _hopper("hopper_fastest", 256, 192, 192, columns=8, GROUP=2, **{**HALVES, "BN": 192}),
+    _hopper("hopper_fastest", 256, 208, 192, columns=8, GROUP=2, **{**HALVES, "BN": 208}),
     _hopper("hopper_fastest", 256, 256, 192, "hopper_fastest, cluster", 8, 8, GROUP=2, **HALVES, CLUSTER=(2, 2)),
     Subject(
         "hopper_fastest, add",
