@@ -91,13 +91,20 @@ REASONS: list[Reason] = [
         "what the beginning or the end of a turn is moved past needs no turn",
         r"role\.(enter|leave)|gpu\.named_barrier",
         "move_.*",
-        code=r"hopper_pingpong.py: .*|hopper.py: .* / with r.turn\(.*",
+        code=r"hopper_pingpong.py: .*|hopper.py: .* / (with r.turn\(.*|for t in work:)",
         subject="hopper_pingpong|hopper_fastest, add",
     ),
     Reason(
-        "a tile is stored in three pieces by two buffers: in front of the first one all stores are waited for, and the "
-        "second buffer is used once a tile",
+        "a tile is stored in three wide pieces by two buffers: in front of the first one all stores are waited for, "
+        "and the second buffer is used once a tile",
         r"tma\.(store|wait_group|commit_group)|mem\.tma_store",
+        subject="hopper_fastest",
+    ),
+    Reason(
+        "the narrow piece's buffer is used once a tile, and stores are waited for in front of the first piece",
+        r"gpu\.named_barrier",
+        "delete|move_.*",
+        code=r"hopper_stores.py: .* / store_tma\(y, to, via=narrow.*",
         subject="hopper_fastest",
     ),
     Reason(
