@@ -2,9 +2,8 @@
 
 One thread loads and two warpgroups multiply: the two halves of one tile, or, with INSTANCES = 2 (pingpong), a tile
 each, so that one stores its result while the other uses the tensor cores. The persistent CTAs walk the tiles in bands
-of GROUP rows of tiles, so that operands stay in the L2 cache. The result is stored in pieces as wide as `room`, each
-scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
-warps store it.
+of GROUP rows of tiles, so that operands stay in the L2 cache. The result is stored piece by piece (`hopper_stores.py`);
+where TMA cannot store C, warps store it.
 
 With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER, P clusters do (`split_k.py`). Then `sums` and
 `done` are the workspace: R is 1 or SPLIT for each tile, J the elements of a slice of it. `done` is zero before and
