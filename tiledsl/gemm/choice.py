@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiledsl.gemm.formats import BLOCK, FORMATS, Split
-from tiledsl.gemm.hopper_stores import pieces
+from tiledsl.gemm.hopper_stores import pieces, room_bytes
 from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
@@ -164,9 +164,8 @@ class Variant(NamedTuple):
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
         bk = halves(step, size) or bk
         width = slice_width(self.parts, columns) if self.parts else columns
-        buffers = 0 if self.groups > 1 else (1 if self.parts else 2) * instances
-        wide, rest = pieces(rows * instances, width, result, self.registers, by_tma)
-        staged = rows * result * (buffers * wide + (instances * rest if buffers else 0))
+        buffers = 1 if self.parts else 2
+        staged = room_bytes(rows, width, result, self.registers, instances, buffers, by_tma) if self.groups == 1 else 0
         stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // (2 * bk * (rows + self.loaded)))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         parts = {"SPLIT": self.parts if self.parts > 1 else 0, "GATHER": self.groups if self.groups > 1 else 0}

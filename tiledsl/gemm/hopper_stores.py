@@ -39,7 +39,7 @@ from tiledsl.gemm.hopper_tiles import matrix, panels, piece_width, stored_by_tma
 from tiledsl.gemm.parts import is_own, shares
 from tiledsl.gemm.split_k import NARROW, add_up, gathered_width, thread_of
 
-__all__ = ["pieces", "rooms", "store_columns", "store_share"]
+__all__ = ["pieces", "room_bytes", "rooms", "store_columns", "store_share"]
 
 D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Scalar)
@@ -63,6 +63,14 @@ def pieces(rows: int, columns: int, size: int, accumulators: int, by_tma: bool =
         return 32 // size, 0
     wide = piece_width(columns, size) if rows > ROOMY else min(most, 1 << columns.bit_length() - 1)
     return wide, gcd(columns % wide, wide) % wide
+
+
+def room_bytes(
+    rows: int, columns: int, size: int, accumulators: int, instances: int, buffers: int, by_tma: bool = True
+) -> int:
+    """Of `rooms`, if the result is stored in row order, which takes most. buffers: of each instance."""
+    wide, rest = pieces(rows * instances, columns, size, accumulators, by_tma)
+    return instances * rows * size * (buffers * wide + rest)
 
 
 @tile_function

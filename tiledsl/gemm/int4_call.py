@@ -14,7 +14,7 @@ from tiledsl.errors import short_traceback
 from tiledsl.gemm.choice import TOGETHER
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped_call import aligned_copy
-from tiledsl.gemm.hopper_stores import pieces
+from tiledsl.gemm.hopper_stores import room_bytes
 from tiledsl.gemm.int4 import DEEP, HALF, ROWS, hopper_int4
 from tiledsl.gemm.operands import new_array
 from tiledsl.gemm.split_k import slice_width
@@ -217,8 +217,7 @@ class Tile(NamedTuple):
         """Of `hopper_int4`, with as many stages as there is room for. result: bytes of an element of C."""
         rows, columns, depth, split, rounded = self
         instances, width = max(1, 128 // rows), slice_width(split, columns) if split else columns
-        wide, rest = pieces(rows * instances, width, result, columns // 2)
-        staged = instances * rows * result * ((1 if split else 2) * wide + rest)
+        staged = room_bytes(rows, width, result, columns // 2, instances, 1 if split else 2)
         received = max(split - 1, 0) * rows * width * 4
         stage = depth * (rows // 2 + columns * 2) + rows * 5 * depth // min(GROUPS)
         stages = min(16, (SHARED_BYTES - staged - received) // stage)
