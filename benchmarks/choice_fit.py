@@ -169,8 +169,8 @@ def _columns(shapes: Sequence[Measured]) -> Any:
 HOPPER = Model(
     choice,
     (
-        *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "READ", "WRITE", "UNALIGNED_LOAD"),
-        *("UNALIGNED_STORE", "WITHIN_LINE", "ACROSS", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED", "LAUNCH"),
+        *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "DRAM", "UNALIGNED_LOAD"),
+        *("UNALIGNED_STORE", "WITHIN_LINE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED", "LAUNCH"),
         *("PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),

@@ -92,6 +92,9 @@ bands, if its columns of tiles are at most SPANNED; along m, by one band of all 
 SPANNED = 26
 STAGES = 3
 """With fewer, loads are waited for; with what parts of k receive, large tiles have room for none."""
+LOOSE, FEW_STAGES = 160 << 10, 4
+"""Bytes of the ring of a CTA that shares k with others and is in no cluster, or so many stages. With more, CTAs that
+read the same operand drift apart: 13 products, 61 variants were 4% slower with all stages that fit, up to 21%."""
 ADDED = 80
 """Of planes, each step's sums take so long to be waited for and added."""
 
@@ -102,38 +105,36 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = {1: 151, 2: 153, 4: 172}, 209, 577
+SM_INTAKE, TPC_INTAKE, MISSING = 141, 208, 205
 """Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
 longer that takes for what is not in L2."""
-IN_STEP = {1: 1, 2: 1.39, 3: 0.96, 4: 1, 5: 0.87, 6: 0.9, 7: 0.86, 8: 1.15}
-APART = {1: 1, 2: 1.47, 3: 1.66, 4: 1.14, 5: 1.63, 6: 2.02, 7: 1.76, 8: 1.96}
+IN_STEP = {1: 1, 2: 1.18, 4: 1.03, 8: 1.1}
+APART = {1: 1.11, 2: 1.86, 3: 1.7, 4: 1.45, 5: 1.4, 6: 1.97, 7: 1.45, 8: 1.2}
 """How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
 and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
-READ, WRITE = 12600, 7800
-"""From memory; to memory."""
-UNALIGNED_LOAD = 1.75
-"""How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors."""
-UNALIGNED_STORE = 0.352
+DRAM = 6082
+"""From and to memory, beside the steps."""
+UNALIGNED_LOAD = {1: 2.12, 2: 1.59, 4: 1.76, 8: 2.97}
+"""How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors, by the tiles
+of a cluster."""
+UNALIGNED_STORE = 0.212
 """The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
-WITHIN_LINE = 1.43
+WITHIN_LINE = 1.23
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-ACROSS = 0.658
-"""How much more or less writing costs by columns, if rows of the result are whole sectors of L2."""
-PIECE = 0.75
+PIECE = 1.39
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 4.87, {1: 293, 2: 233, 4: 418}
-"""A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE, by the bytes of
-an element."""
-CLUSTERED, SLOWED = 1040, {1: 1.05, 2: 1.09}
-"""CTAs of a cluster share loads, but start later, and multiply slower, by the instances."""
-LAUNCH = 1360
-CROWDED = 10.2
+FIRST, TILE = 5.57, 441
+"""A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
+CLUSTERED, SLOWED = 1455, 1.07
+"""CTAs of a cluster start later, unless they share k, which is PARTS; and multiply slower if they share loads."""
+LAUNCH = 1095
+CROWDED = 12
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 324, 248, 22.1
+PARTS, DOUBLED, REDUCED = 813, 216, 17.6
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
 sums in the others' shared memory."""
-GROUPS, GATHERED = 1360, 34.4
+GROUPS, GATHERED = 2119, 42.4
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -166,7 +167,10 @@ class Variant(NamedTuple):
         width = slice_width(self.parts, columns) if self.parts else columns
         buffers = 1 if self.parts else 2
         staged = room_bytes(rows, width, result, self.registers, instances, buffers, by_tma) if self.groups == 1 else 0
-        stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // (2 * bk * (rows + self.loaded)))
+        step_bytes = 2 * bk * (rows + self.loaded)
+        stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // step_bytes)
+        if self.groups > 1 and self.parts * self.along_m * self.along_n == 1:
+            stages = min(stages, max(FEW_STAGES, LOOSE // step_bytes))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         parts = {"SPLIT": self.parts if self.parts > 1 else 0, "GATHER": self.groups if self.groups > 1 else 0}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **parts}
@@ -259,7 +263,8 @@ def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
     rows = [_row(*each) for each in zip(variants, results, strict=True)]
     t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
     flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "by_columns")}
-    return t._replace(**flags, instances=t.instances.astype(int), ctas=t.ctas.astype(int))
+    indices = {name: getattr(t, name).astype(int) for name in ("instances", "parts", "cluster", "ctas")}
+    return t._replace(**flags, **indices)
 
 
 def _row(v: Variant, result: int) -> tuple[float, ...]:
@@ -279,7 +284,7 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     narrow = slice_width(parts, columns) // NARROW if v.parts else 0
     sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), narrow
     of_tile = rows * columns, cluster, cluster > 1, cluster * parts, *sums
-    written = v.exchanged and not v.parts, 1 if v.exchanged else 128 / columns
+    written = v.exchanged and not v.parts, 128 / (rows if v.exchanged else columns if v.parts else wide)
     return *shape, v.loaded, v.loaded > columns, stored, *of_tile, *written, *of, *above
 
 
@@ -287,19 +292,17 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
 
 
 class Estimate(NamedTuple):
-    """What a launch between others takes, in ns. The first six terms add up to `total`.
+    """What a launch between others takes, in ns. The first four terms add up to `total`.
 
     launch: with the start of each tile. steps: of the main loops, which take as long as the slowest of what they do:
-    `products` on the tensor cores, or `staging` in shared memory and `loads` from L2 and memory, which slow each other.
-    stores: of results from an SM, as far as it multiplies nothing meanwhile. reads, writes: of memory. reduction: of
-    parts of k.
+    `products` on the tensor cores, or `staging` in shared memory and `loads` from L2 and memory, which slow each other;
+    or all that is read and written, of memory. stores: of results from an SM, as far as it multiplies nothing
+    meanwhile. reduction: of parts of k.
     """
 
     launch: Numbers
     steps: Numbers
     stores: Numbers
-    reads: Numbers
-    writes: Numbers
     reduction: Numbers
 
     products: Numbers
@@ -308,7 +311,7 @@ class Estimate(NamedTuple):
 
     @property
     def total(self) -> Numbers:
-        return self.launch + self.steps + self.stores + self.reads + self.writes + self.reduction
+        return self.launch + self.steps + self.stores + self.reduction
 
 
 def estimate(
@@ -332,19 +335,19 @@ def estimate(
     steps = np.ceil(-(-k // BK) / shared_out)
     edges = t.rows + t.loaded
 
-    intake, tile = (_by_size(values)[size] for values in (SM_INTAKE, TILE))
-    products = steps * t.area * (BK / MACS) * where(t.clustered, _by_size(SLOWED)[t.instances], 1)
+    products = steps * t.area * (BK / MACS) * where(t.clustered, SLOWED, 1)
     if longer != (1, 1):
         products = products * where(t.area > 64 * 256, longer[1], longer[0])
     if split:
         products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
-    staging = steps * edges * (2 * BK / intake)
-    of_a, of_b = _line_bytes(m, k, along_k[0]), _line_bytes(n, k, along_k[1])
+    staging = steps * edges * (2 * BK / SM_INTAKE)
+    unaligned = _by_size(UNALIGNED_LOAD)[t.cluster]
+    of_a, of_b = _line_bytes(m, k, along_k[0], unaligned), _line_bytes(n, k, along_k[1], unaligned)
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
     of_b = of_b * where(t.within_line, WITHIN_LINE, 1)
     read = 2 * batch * (m + n) * k
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
-    together = where(2 * items > processors, 2 * _by_size(IN_STEP)[t.ctas], _by_size(APART)[t.ctas])
+    together = where(2 * items > processors, 2, _by_size(APART)[t.parts]) * _by_size(IN_STEP)[t.cluster]
     loads = together * (loads + read / MISSING / items)
     main = np.maximum(products, either_of(staging, loads))
 
@@ -354,18 +357,15 @@ def estimate(
     stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
 
     beyond = n * result % 32
-    writes = where(t.by_columns & (beyond == 0), ACROSS, 1) * (result * batch * m * n / WRITE)
-    writes = writes * (1 + where(beyond > 0, UNALIGNED_STORE, 0) * t.breaks)
+    written = result * batch * m * n * (1 + where(beyond > 0, UNALIGNED_STORE, 0) * t.breaks)
 
     within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
-        launch=LAUNCH + FIRST * edges + tile * (waves - 1) + CLUSTERED * t.clustered + CROWDED * readers,
-        steps=waves * main,
+        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * (t.clustered * (t.parts == 1)) + CROWDED * readers,
+        steps=either_of(waves * main, (read + written) / DRAM),
         stores=stores,
-        reads=read / READ,
-        writes=writes,
         reduction=where(t.instances > 1, 1, waves) * (within + where(t.groups > 1, across, 0)),
         products=waves * products,
         staging=waves * staging,
@@ -373,10 +373,10 @@ def estimate(
     )
 
 
-def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers) -> Numbers:
+def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers, unaligned: Numbers) -> Numbers:
     """What TMA loads of a row of A or a column of B, in pieces of 128 bytes along k, or along their `extent`."""
-    along = 128 * -(-k // BK) * where(k % 16 > 0, UNALIGNED_LOAD, 1)
-    across = 2 * k * where((extent % 16 > 0) | (extent < 64), UNALIGNED_LOAD, 1)
+    along = 128 * -(-k // BK) * where(k % 16 > 0, unaligned, 1)
+    across = 2 * k * where((extent % 16 > 0) | (extent < 64), unaligned, 1)
     return where(along_k, along, across)
 
 
