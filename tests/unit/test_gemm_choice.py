@@ -228,5 +228,5 @@ def test_terms_add_up_and_are_ranked() -> None:
     assert [times.total for _, times in found] == sorted(times.total for _, times in found)
     assert found[0][0] == best(1, 4096, 4096, 8192, (True, True))
     times = found[0][1]
-    assert times.steps == max(times.products, times.staging, times.loads) and times.total > times.steps > 0
+    assert times.total > times.steps >= max(times.products, times.staging, times.loads) > 0
     assert times.reduction == 0 < ranked(1, 1, 64, 512, 126592, (True, True))[0][1].reduction
