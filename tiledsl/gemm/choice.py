@@ -1,10 +1,8 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 14,900 times on 758 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.9% slower than the fastest measured in the mean. The times are from before
-tensor maps had promotion to 128 bytes and results wide pieces: UNALIGNED_LOAD and PIECE were 2.1 and 1.05, and are
-scaled by what a few products gained.
+ns. MACS was measured; the other constants were fitted to 15,700 times on 821 random shapes, operands not in L2: bf16,
+e4m3, int8 and tf32. What is chosen is 3.2% slower than the fastest measured in the mean (docs/tuning.md).
 """
 
 from __future__ import annotations
@@ -106,19 +104,19 @@ MACS = 3700
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
 SM_INTAKE, TPC_INTAKE, MISSING = 141, 208, 205
-"""Of what TMA stages for an SM, by the bytes of an element; of what it loads for a TPC, which is two SMs; of how much
-longer that takes for what is not in L2."""
+"""Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
+not in L2."""
 IN_STEP = {1: 1, 2: 1.18, 4: 1.03, 8: 1.1}
 APART = {1: 1.11, 2: 1.86, 3: 1.7, 4: 1.45, 5: 1.4, 6: 1.97, 7: 1.45, 8: 1.2}
-"""How much longer loads take, by the CTAs of a cluster, which wait for each other: than those of the two SMs of a TPC;
-and than those of one of them, if CTAs are so few that each could have a TPC. Large clusters share them even so."""
+"""How much longer loads take: by the tiles of a cluster, whose CTAs wait for each other; and, by the parts of k in a
+cluster, if CTAs are so few that each could have a TPC, than if it had one. Of others two share a TPC."""
 DRAM = 6082
-"""From and to memory, beside the steps."""
+"""From and to memory, while the steps go on."""
 UNALIGNED_LOAD = {1: 2.12, 2: 1.59, 4: 1.76, 8: 2.97}
-"""How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors, by the tiles
-of a cluster."""
+"""How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors: by the
+tiles of a cluster."""
 UNALIGNED_STORE = 0.212
-"""The same of stores, as a share for tiles of 128 columns: neighbouring tiles write parts of the same sectors."""
+"""The same of stores, as a share for pieces of 128 elements: neighbouring pieces write parts of the same sectors."""
 WITHIN_LINE = 1.23
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
@@ -222,8 +220,8 @@ class Table(NamedTuple):
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
     is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
     doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of NARROW
-    columns of a slice. by_columns: the result is written so. breaks: within lines of the result, relative to
-    tiles of 128 columns. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
+    columns of a slice. breaks: within lines of the result, relative to
+    pieces of 128 elements. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
     variant makes sense for extents above these.
     """
 
@@ -245,7 +243,6 @@ class Table(NamedTuple):
     doublings: Numbers
     sent: Numbers
     pieces: Numbers
-    by_columns: Numbers
     breaks: Numbers
     of_m: Numbers
     of_n: Numbers
@@ -262,7 +259,7 @@ def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
     dtypes; others are f64."""
     rows = [_row(*each) for each in zip(variants, results, strict=True)]
     t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
-    flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line", "by_columns")}
+    flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line")}
     indices = {name: getattr(t, name).astype(int) for name in ("instances", "parts", "cluster", "ctas")}
     return t._replace(**flags, **indices)
 
@@ -284,8 +281,8 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     narrow = slice_width(parts, columns) // NARROW if v.parts else 0
     sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), narrow
     of_tile = rows * columns, cluster, cluster > 1, cluster * parts, *sums
-    written = v.exchanged and not v.parts, 128 / (rows if v.exchanged else columns if v.parts else wide)
-    return *shape, v.loaded, v.loaded > columns, stored, *of_tile, *written, *of, *above
+    breaks = 128 / (rows if v.exchanged else columns if v.parts else wide)
+    return *shape, v.loaded, v.loaded > columns, stored, *of_tile, breaks, *of, *above
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -351,6 +348,7 @@ def estimate(
     loads = together * (loads + read / MISSING / items)
     main = np.maximum(products, either_of(staging, loads))
 
+    late = where(t.parts > 1, 0, CLUSTERED * t.clustered)
     readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
     store = PIECE * t.stored
     # Of two instances, one stores while the other multiplies.
@@ -363,7 +361,7 @@ def estimate(
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
-        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + CLUSTERED * (t.clustered * (t.parts == 1)) + CROWDED * readers,
+        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + late + CROWDED * readers,
         steps=either_of(waves * main, (read + written) / DRAM),
         stores=stores,
         reduction=where(t.instances > 1, 1, waves) * (within + where(t.groups > 1, across, 0)),
