@@ -187,6 +187,6 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     some.write_text("".join(lines[::40]))
     assert choice_fit.main([str(some), "--rounds", "5", "--worst", "1"]) == 0
     printed = capsys.readouterr().out
-    assert "fitted:" in printed and "\nREAD = " in printed and "; fastest Variant(" in printed
+    assert "fitted:" in printed and "\nDRAM = " in printed and "; fastest Variant(" in printed
     assert choice_fit.main([str(some), "--check", "family", "--rounds", "2"]) == 0
     assert "without family" in capsys.readouterr().out

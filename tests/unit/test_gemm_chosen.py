@@ -30,8 +30,8 @@ def test_the_terms_add_up_to_the_total_and_the_fastest_is_chosen(capsys: pytest.
     found = rows(text)
     assert len(found) == 3 and [row[0] for row in found] == sorted(row[0] for row in found)
     for total, *terms in found:
-        assert total == pytest.approx(sum(terms[:6]), abs=0.04)
-        assert terms[1] == max(terms[6:])
+        assert total == pytest.approx(sum(terms[:4]), abs=0.04)
+        assert terms[1] >= max(terms[4:])
     longer = float(re.findall(r"expected to take (\d+\.\d)% longer", text)[0])
     assert longer == pytest.approx(100 * (found[1][0] / found[0][0] - 1), abs=0.1)
     consts = plan(Problem(1, 4096, 4096, 4096)).consts
