@@ -103,36 +103,36 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 141, 208, 205
+SM_INTAKE, TPC_INTAKE, MISSING = 141, 208, 197
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-IN_STEP = {1: 1, 2: 1.18, 4: 1.03, 8: 1.1}
-APART = {1: 1.11, 2: 1.86, 3: 1.7, 4: 1.45, 5: 1.4, 6: 1.97, 7: 1.45, 8: 1.2}
+IN_STEP = {1: 1, 2: 1.17, 4: 1.02, 8: 1.1}
+APART = {1: 1.11, 2: 1.66, 3: 1.76, 4: 1.39, 5: 1.42, 6: 1.92, 7: 1.45, 8: 1.21}
 """How much longer loads take: by the tiles of a cluster, whose CTAs wait for each other; and, by the parts of k in a
 cluster, if CTAs are so few that each could have a TPC, than if it had one. Of others two share a TPC."""
-DRAM = 6082
+DRAM = 6305
 """From and to memory, while the steps go on."""
-UNALIGNED_LOAD = {1: 2.12, 2: 1.59, 4: 1.76, 8: 2.97}
+UNALIGNED_LOAD = {1: 2.15, 2: 1.6, 4: 1.79, 8: 2.88}
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors: by the
 tiles of a cluster."""
-UNALIGNED_STORE = 0.212
+UNALIGNED_STORE = 0.234
 """The same of stores, as a share for pieces of 128 elements: neighbouring pieces write parts of the same sectors."""
-WITHIN_LINE = 1.23
+WITHIN_LINE = 1.16
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-PIECE = 1.39
+PIECE = 1.36
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.57, 441
+FIRST, TILE = 5.99, 455
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, SLOWED = 1455, 1.07
+CLUSTERED, SLOWED = 1502, 1.06
 """CTAs of a cluster start later, unless they share k, which is PARTS; and multiply slower if they share loads."""
-LAUNCH = 1095
-CROWDED = 12
+LAUNCH = 1048
+CROWDED = 11
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 813, 216, 17.6
-"""What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM stores
-sums in the others' shared memory."""
-GROUPS, GATHERED = 2119, 42.4
+PARTS, DOUBLED, REDUCED = 893, 98.8, 27.6
+"""What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM gets
+sums of the others in its shared memory."""
+GROUPS, GATHERED = 2319, 46.2
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -219,10 +219,9 @@ class Table(NamedTuple):
     rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
     is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
-    doublings: of the parts in a cluster. sent: bytes of sums that each sends to the others. pieces: of NARROW
-    columns of a slice. breaks: within lines of the result, relative to
-    pieces of 128 elements. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the
-    variant makes sense for extents above these.
+    doublings: of the parts in a cluster. received: bytes of sums that it gets from the others. pieces: of NARROW
+    columns of a slice. breaks: within lines of the result, relative to pieces of 128 elements. of_m, of_n: extents of
+    the product that the tiles of a cluster cover. above_m, above_n: the variant makes sense for extents above these.
     """
 
     rows: Numbers
@@ -241,7 +240,7 @@ class Table(NamedTuple):
     clustered: Numbers
     ctas: Numbers
     doublings: Numbers
-    sent: Numbers
+    received: Numbers
     pieces: Numbers
     breaks: Numbers
     of_m: Numbers
@@ -279,7 +278,7 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     more = columns % wide if v.exchanged else rest
     stored = 0 if v.parts else rows * (columns // wide + (columns % wide // more if more else 0))
     narrow = slice_width(parts, columns) // NARROW if v.parts else 0
-    sums = log2(parts), 4 * rows * columns * (1 - 1 / parts), narrow
+    sums = log2(parts), v.received, narrow
     of_tile = rows * columns, cluster, cluster > 1, cluster * parts, *sums
     breaks = 128 / (rows if v.exchanged else columns if v.parts else wide)
     return *shape, v.loaded, v.loaded > columns, stored, *of_tile, breaks, *of, *above
@@ -357,7 +356,7 @@ def estimate(
     beyond = n * result % 32
     written = result * batch * m * n * (1 + where(beyond > 0, UNALIGNED_STORE, 0) * t.breaks)
 
-    within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.sent / REDUCED
+    within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.received / REDUCED
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
