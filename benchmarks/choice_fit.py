@@ -10,7 +10,7 @@
 The model is that of the choice itself, asked for all variants at once, with other constants each time. What is made
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
-reluctantly. --prefer: shapes measured with these kernels count four times. --check: of each family (or seed, or
+reluctantly. --prefer: shapes measured with these kernels count `PREFERRED` times. --check: of each family (or seed, or
 kernel) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
 the report counts, the best by the model of those that were counts instead.
 """
@@ -61,6 +61,7 @@ Constants = dict[tuple[str, Any], float]
 NOISE, CLOSE = 0.02, 8.0
 """By how much the model's times may be off, as a logarithm; how fast its error counts less for slower variants."""
 PREFERRED = 4
+"""So often a shape of a preferred kernel counts."""
 SPREAD, ERROR, MOVED = 0.5, 0.2, 0.0003
 """Weights, relative to the mean loss: of its root mean square, the model's error, and what constants move."""
 
@@ -411,7 +412,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
     parser.add_argument("--seeds", nargs="+", default=[], metavar="SEED", help="only shapes of these")
     parser.add_argument("--check", choices=("format", "family", "seed", "kernel"), help="leave out one after the other")
-    parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help="count four times")
+    parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help=f"count {PREFERRED} times")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
     parser.add_argument("--write", action="store_true", help="write the constants into the source")
     args = parser.parse_args(argv)

@@ -216,7 +216,7 @@ class Variant(NamedTuple):
 class Table(NamedTuple):
     """Variants by column, each an array: what `Variant` says of them, and what follows from it.
 
-    rows, columns, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
+    rows, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
     of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
     is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
     doublings: of the parts in a cluster. received: bytes of sums that it gets from the others. pieces: of NARROW
@@ -225,7 +225,6 @@ class Table(NamedTuple):
     """
 
     rows: Numbers
-    columns: Numbers
     instances: Numbers
     exchanged: Numbers
     parts: Numbers
@@ -273,7 +272,7 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     if v.exchanged:
         of, above = of[::-1], above[::-1]
     parts, cluster = max(v.parts, 1), v.along_m * v.along_n
-    shape = rows, columns, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
+    shape = rows, instances, v.exchanged, parts, v.along_m, v.groups, v.along_n
     wide, rest = pieces(rows * instances, columns, result, v.registers)
     more = columns % wide if v.exchanged else rest
     stored = 0 if v.parts else rows * (columns // wide + (columns % wide // more if more else 0))
