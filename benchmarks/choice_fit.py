@@ -171,7 +171,7 @@ HOPPER = Model(
     choice,
     (
         *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "DRAM", "UNALIGNED_LOAD"),
-        *("UNALIGNED_STORE", "WITHIN_LINE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED", "LAUNCH"),
+        *("UNALIGNED_STORE", "NARROW_STORE", "WITHIN_LINE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED", "LAUNCH"),
         *("PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),

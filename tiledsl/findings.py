@@ -363,8 +363,8 @@ _TABLE = [
     Kind(
         "T505",
         "box that TMA cannot move",
-        "A box does not begin at a multiple of 16 bytes in its row, or has rows of other sizes.",
-        "begin at a multiple of 16 bytes, and use rows of whole 16 bytes",
+        "A box does not begin at a multiple of 16 bytes, has rows of other sizes, or is stored before a tensor.",
+        "begin at a multiple of 16 bytes, use rows of whole 16 bytes, and store from coordinates of 0 on",
         "tma_load(A[m, tile(1, 4)], S)  # of bf16: 8 bytes into the row",
     ),
     Kind(

@@ -32,11 +32,13 @@ __all__ = [
     "Tile",
     "Variant",
     "best",
+    "best_in_time",
     "choose",
     "estimate",
     "halves",
     "ranked",
     "table_of",
+    "within_sectors",
 ]
 
 Numbers = Any
@@ -45,6 +47,8 @@ Numbers = Any
 
 where: Callable[..., Numbers] = np.where
 
+SECTOR = 32
+"""Bytes that L2 reads from memory, or writes, at once."""
 SHARED, LIMIT = 225 << 10, (227 << 10) - 512
 """Bytes of shared memory for the ring and the staging of results, and with what else is large."""
 TOGETHER = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
@@ -103,36 +107,38 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 141, 208, 197
+SM_INTAKE, TPC_INTAKE, MISSING = 141, 209, 194
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-IN_STEP = {1: 1, 2: 1.17, 4: 1.02, 8: 1.1}
-APART = {1: 1.11, 2: 1.66, 3: 1.76, 4: 1.39, 5: 1.42, 6: 1.92, 7: 1.45, 8: 1.21}
+IN_STEP = {1: 1, 2: 1.16, 4: 1.02, 8: 1.09}
+APART = {1: 1.11, 2: 1.63, 3: 1.76, 4: 1.36, 5: 1.43, 6: 1.91, 7: 1.47, 8: 1.22}
 """How much longer loads take: by the tiles of a cluster, whose CTAs wait for each other; and, by the parts of k in a
 cluster, if CTAs are so few that each could have a TPC, than if it had one. Of others two share a TPC."""
-DRAM = 6305
+DRAM = 6400
 """From and to memory, while the steps go on."""
-UNALIGNED_LOAD = {1: 2.15, 2: 1.6, 4: 1.79, 8: 2.88}
+UNALIGNED_LOAD = {1: 2.16, 2: 1.6, 4: 1.79, 8: 2.94}
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors: by the
 tiles of a cluster."""
-UNALIGNED_STORE = 0.234
+UNALIGNED_STORE = 0.21
 """The same of stores, as a share for pieces of 128 elements: neighbouring pieces write parts of the same sectors."""
+NARROW_STORE = 0.272
+"""And for each time that pieces are half as wide as 64 elements, or a quarter, or so on."""
 WITHIN_LINE = 1.16
 """How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
 other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
 PIECE = 1.36
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 5.99, 455
+FIRST, TILE = 6.16, 462
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, SLOWED = 1502, 1.06
+CLUSTERED, SLOWED = 1515, 1.06
 """CTAs of a cluster start later, unless they share k, which is PARTS; and multiply slower if they share loads."""
-LAUNCH = 1048
-CROWDED = 11
+LAUNCH = 1020
+CROWDED = 11.1
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 893, 98.8, 27.6
+PARTS, DOUBLED, REDUCED = 955, 63.7, 27.8
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM gets
 sums of the others in its shared memory."""
-GROUPS, GATHERED = 2319, 46.2
+GROUPS, GATHERED = 2323, 47
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -321,9 +327,10 @@ def estimate(
     longer: tuple[float, float] = (1, 1),
     size: Numbers = 2,
     result: Numbers = 2,
+    whole: bool = False,
 ) -> Estimate:
     """Of each variant, for one product, or for one of its own. split: k is that of planes. longer: as `SCALING`.
-    size, result: bytes of an element of A and B, and of C."""
+    size, result: bytes of an element of A and B, and of C. whole: tiles of C begin where sectors do."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
@@ -352,8 +359,8 @@ def estimate(
     # Of two instances, one stores while the other multiplies.
     stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
 
-    beyond = n * result % 32
-    written = result * batch * m * n * (1 + where(beyond > 0, UNALIGNED_STORE, 0) * t.breaks)
+    more = where(n * result % SECTOR > 0, 0 if whole else UNALIGNED_STORE, 0) * t.breaks
+    written = result * batch * m * n * (1 + more + NARROW_STORE * np.maximum(t.breaks / 2 - 1, 0))
 
     within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.received / REDUCED
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
@@ -367,6 +374,11 @@ def estimate(
         staging=waves * staging,
         loads=waves * loads,
     )
+
+
+def within_sectors(m: int, n: int, result: int) -> float:
+    """How much longer it takes at most to store such a result since rows of it begin within sectors."""
+    return 2 * UNALIGNED_STORE * result * m * n / DRAM if n * result % SECTOR else 0
 
 
 def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers, unaligned: Numbers) -> Numbers:
@@ -391,7 +403,7 @@ def _by_size(values: dict[int, Any]) -> Numbers:
 
 
 @cache
-def best(
+def best_in_time(
     batch: int,
     m: int,
     n: int,
@@ -406,16 +418,22 @@ def best(
     result: int = 2,
     exchange: bool = True,
     split: Split | None = None,
-) -> Variant:
-    """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
+    whole: bool = False,
+) -> tuple[float, Variant]:
+    """The least estimated time, in ns, and the variant. along_k: whether A and B are contiguous along k. behind: as of
     `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
     size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
     accumulators, and both warpgroups share a tile, so that one adds while the other multiplies. exchange: operands may
-    be exchanged. split: k is that of planes."""
-    more = apart, promoted, size, result, exchange, split
+    be exchanged. split: k is that of planes. whole: as of `estimate`."""
+    more = apart, promoted, size, result, exchange, split, whole
     kinds, product = _search(batch, m, n, k, along_k, behind, processors, parted, *more)
-    _, variant, groups = min((kind.fastest(*product) for kind in kinds), key=itemgetter(0))
-    return _of_product(variant, groups, m, n)
+    time, variant, groups = min((kind.fastest(*product) for kind in kinds), key=itemgetter(0))
+    return time, _of_product(variant, groups, m, n)
+
+
+def best(*product: Any, **more: Any) -> Variant:
+    """The variant with the least estimated time; arguments as of `best_in_time`."""
+    return best_in_time(*product, **more)[1]
 
 
 def halves(k: int, size: int) -> int:
@@ -426,7 +444,7 @@ def halves(k: int, size: int) -> int:
 def ranked(
     count: int, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], *rest: Any
 ) -> list[tuple[Variant, Estimate]]:
-    """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best`."""
+    """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best_in_time`."""
     kinds, product = _search(batch, m, n, k, along_k, *rest)
     possible = (each for kind in kinds for each in kind.possible(*product))
     found = [(_of_product(v, groups, m, n), times) for v, times, groups in possible]
@@ -471,11 +489,12 @@ def _search(
     result: int = 2,
     exchange: bool = True,
     split: Split | None = None,
+    whole: bool = False,
 ) -> tuple[Sequence[Options], tuple[int, int, int, int]]:
     """The variants among which `best` chooses, and the product as their model has it."""
     k = halves(k, size)
     parted = parted and batch <= 1 and k > 7 * BK and _least(result) == PIECE_WIDTH and m * n <= LARGEST * processors
-    kinds = _kinds(along_k, behind, apart, exchange, promoted, size, result, parted, split, processors)
+    kinds = _kinds(along_k, behind, apart, exchange, promoted, size, result, parted, split, processors, whole)
     return kinds, (batch, m, n, k)
 
 
@@ -501,13 +520,13 @@ def _band(v: Variant, m: int, n: int) -> int:
 @cache
 def _kinds(
     along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, size: int, result: int,
-    parted: bool, split: Split | None, processors: int,
+    parted: bool, split: Split | None, processors: int, whole: bool,
 ) -> list[Options]:  # fmt: skip
     """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
     variants = _candidates(along_k, behind, apart, exchange, promoted, result, parted, split)
     grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
     longer = (1, 1) if split or not promoted else PROMOTING if exchange else SCALING
-    fixed = along_k, processors, split, longer, size, result
+    fixed = along_k, processors, split, longer, size, result, whole
     kinds = (variants[:grouped], False), (variants[grouped:], True)
     tables = [(some, table_of(some, [result] * len(some)), in_groups) for some, in_groups in kinds if some]
     return [Options(some, partial(_model, table, in_groups, fixed)) for some, table, in_groups in tables]
@@ -517,7 +536,7 @@ def _model(
     t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
 ) -> tuple[Estimate, Numbers]:
     """That of `Options`; with the clusters that share a tile. Each part of k has two steps or more."""
-    along_k, processors, split, longer, size, result = fixed
+    along_k, processors, split, longer, size, result, whole = fixed
     least = _least(result)
     # No result is narrower than half of a tile of the least width.
     possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))
@@ -528,7 +547,7 @@ def _model(
     if in_groups:
         t = t._replace(groups=_groups(t.parts, tiles, usable, steps, np.minimum(most // t.parts, MOST_GROUPS)))
         possible = possible & (t.groups > 1)
-    times = estimate(t, batch, m, n, k, along_k, processors, split, longer, size, result)
+    times = estimate(t, batch, m, n, k, along_k, processors, split, longer, size, result, whole)
     return times._replace(reduction=where(possible, times.reduction, np.inf)), t.groups
 
 
@@ -545,7 +564,7 @@ def _candidates(
     """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
-    are slower to load than what they save. promoted, result: as of `best`.
+    are slower to load than what they save. promoted, result: as of `best_in_time`.
     """
     least = _least(result)
     variants = [

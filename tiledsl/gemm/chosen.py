@@ -22,7 +22,7 @@ from tiledsl.gemm.ffma_choice import ranked_f32
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import dtype_named
-from tiledsl.gemm.plan import Plan, Problem, choice_of, choice_of_f32, plan
+from tiledsl.gemm.plan import Plan, Problem, choice_as_two, choice_of, choice_of_f32, plan
 from tiledsl.gemm.steps import problem_of
 from tiledsl.gemm.warm_up import operands_of
 from tiledsl.inspect.arguments import add_arch, add_json, checked_arch, print_json
@@ -165,6 +165,8 @@ def _notes(chosen: Plan) -> list[str]:
         notes.append(f"{' and '.join(padded)} copied first, to rows {why}")
     if "APART" in chosen.consts:
         notes.append("operands that TMA cannot read as they are loaded in parts")
+    if chosen.every_other:
+        notes.append("as two products, of every other row: so tiles of C begin where L2's sectors do")
     parts = (chosen.consts.get("SPLIT") or 1) * (chosen.sums[0] if chosen.sums else 1)
     if parts > 1:
         notes.append(f"k in {parts} parts, whose sums are added up within the launch")
@@ -183,7 +185,8 @@ def _of_hopper(problem: Problem, chosen: Plan, top: int) -> tuple[list[tuple[str
         ((other, _),) = ranked(1, *choice_of(problem, apart=True))
         assert not pays(other, *problem[:4], unaligned, problem.processors)
         notes.append("loading operands in parts would take longer than copying them")
-    return [(_label(v), times) for v, times in ranked(top, *choice_of(problem, apart=apart))], notes
+    arguments = choice_as_two(problem) if chosen.every_other else choice_of(problem, apart=apart)
+    return [(_label(v), times) for v, times in ranked(top, *arguments)], notes
 
 
 def _label(v: Variant) -> str:

@@ -63,6 +63,7 @@ from tiledsl import (
 from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.every_other import other_count, other_item
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_stores import rooms, store_columns, store_share
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, matrix, staged_width, staging
@@ -125,6 +126,7 @@ def hopper_fastest(
     INSTANCES: const = 1,
     SPLIT: const = 0,
     GATHER: const = 0,
+    SHIFT: const = 0,
     EXCHANGED: Const[bool] = False,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
@@ -152,6 +154,8 @@ def hopper_fastest(
     if RANKS:
         order = call[0] + (1 if scatters else 0)
         items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
+    if SHIFT:
+        items = Schedule(other_count, other_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, SHIFT)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, 256 // INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
@@ -238,4 +242,4 @@ def hopper_fastest(
                 elif mine:
                     if scatters:
                         x, t = add_sums(x, received, arrived, t, call), in_first_matrix(t)
-                    store_columns(x, first, into, t, room, r.index, INSTANCES, ending)
+                    store_columns(x, first, into, t, room, r.index, INSTANCES, ending, SHIFT)

@@ -144,8 +144,10 @@ def store_columns(
     instance: index,
     instances: int,
     ending: tuple[Any, ...],
+    shift: int = 0,
 ):
-    """Stores columns of the tile of item t, from its column `first` on, piece by piece. through: `rooms`."""
+    """Stores columns of the tile of item t, from its column `first` on, piece by piece. through: `rooms`. shift: tiles
+    may begin so many columns before C, which is stored by TMA."""
     room, narrow = through
     by_tma, buffers = stored_by_tma(C), room.shape[0] // instances
     wide: int = room.shape[1 if by_tma and C.unit == 1 else 2]
@@ -157,12 +159,15 @@ def store_columns(
         to: Any = C[t.batch, t.m, n]
         y = finished(x.columns(at, width), to, t.batch, t.m.start, n.start, ending)
         via: Any = room[instance * buffers + i % buffers, :, :]
-        if not by_tma:
+        all_over = shift > 0 and i == 1  # if TMA stored no first piece, that of an earlier tile may have this room
+        if shift and i == 0 and n.start < 0:
+            store(y.columns(shift, width - shift), C[t.batch, t.m, tile(0, width - shift)], vec=2 * C.dtype.bytes)
+        elif not by_tma:
             store_lines(y, to, via, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
         elif i < count or narrow is None:
-            store_tma(y, to, via=matrix(via, C)[:, :width], in_flight=min(i, buffers - 1))
+            store_tma(y, to, via=matrix(via, C)[:, :width], in_flight=0 if all_over else min(i, buffers - 1))
         else:
-            store_tma(y, to, via=narrow[instance, :, :], in_flight=i if i == count else 0)
+            store_tma(y, to, via=narrow[instance, :, :], in_flight=0 if all_over or i > count else i)
 
 
 @tile_function

@@ -14,7 +14,7 @@ from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
 from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
-from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
+from tiledsl.gemm.choice import FEW_REGISTERS, SECTOR, Variant, best, best_in_time, within_sectors
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format, Residues, Split
@@ -27,7 +27,9 @@ from tiledsl.kernel import TileKernel
 __all__ = [
     "Plan",
     "Problem",
+    "as_two",
     "by_variant",
+    "choice_as_two",
     "choice_of",
     "choice_of_f32",
     "choice_of_planes",
@@ -40,6 +42,8 @@ EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
 ALIGNED = 16
 """Bytes of a vector."""
+WORTH = 0.03
+"""A result's rows that begin within sectors are looked at if these cost at most more than such a share of the time."""
 
 
 class Problem(NamedTuple):
@@ -101,7 +105,8 @@ class Plan(NamedTuple):
     C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
     zero before and after the launch; 0 for none. numbers: integer arguments by name. early: the kernels of this product
-    may start before the previous kernel of the stream has ended; they wait for it themselves.
+    may start before the previous kernel of the stream has ended; they wait for it themselves. every_other: A and C are
+    two matrices each, of every other row; the const SHIFT moves tiles of the second to where sectors begin.
     """
 
     kernel: TileKernel
@@ -116,6 +121,7 @@ class Plan(NamedTuple):
     done: int = 0
     numbers: Mapping[str, int] = {}
     early: bool = False
+    every_other: bool = False
 
 
 @cache
@@ -197,7 +203,32 @@ def _for_wgmma(problem: Problem) -> Plan:
         apart = best(*choice_of(problem, apart=True)) if any(unaligned) else None
         if apart and pays(apart, *problem[:4], unaligned, problem.processors):
             return by_variant(problem, apart, apart_consts(apart, problem.k, unaligned))
-    return by_variant(problem, best(*choice_of(problem)))
+    time, chosen = best_in_time(*choice_of(problem))
+    if _has_two(problem) and within_sectors(problem.m, problem.n, DTYPES[problem.out].bytes) > WORTH * time:
+        less, other = best_in_time(*choice_as_two(problem))
+        if less < time:
+            return as_two(problem, other)
+    return by_variant(problem, chosen)
+
+
+def _has_two(problem: Problem) -> bool:
+    """Whether every other row of A and C is a matrix that TMA can load and store, and nothing is added to the sums. An
+    accumulator's columns are known by 8."""
+    plain = not (problem.add_c or problem.bias or problem.epilogue or problem.promoted or problem.scaled)
+    by_tma = problem.tma_a and problem.tma_b and problem.tma_c and DTYPES[problem.out].bytes <= 2
+    return plain and by_tma and problem.unit_a == problem.unit_c == 2 and problem.batch == 1 and problem.m % 2 == 0
+
+
+def choice_as_two(problem: Problem) -> tuple[Any, ...]:
+    """As `choice_of`, for two products: of every other row of A and C."""
+    *arguments, _ = choice_of(problem._replace(batch=2, m=problem.m // 2))
+    return *arguments, False, None, True
+
+
+def as_two(problem: Problem, chosen: Variant) -> Plan:
+    """Two products by this variant."""
+    plan, shift = by_variant(problem, chosen), SECTOR // 2 // DTYPES[problem.out].bytes
+    return plan._replace(consts=plan.consts | {"SHIFT": shift}, every_other=True)
 
 
 def _by_tensor_cores(problem: Problem, split: Split | Residues) -> Plan:

@@ -63,6 +63,12 @@ class Place(NamedTuple):
         *steps, down, across = self.strides
         return self._replace(shape=(*rest, n, m), strides=(*steps, across, down))
 
+    @property
+    def every_other(self) -> Place:
+        """The only matrix as two, of every other row."""
+        (_, rows, columns), (_, down, across) = self.shape, self.strides
+        return self._replace(shape=(2, rows // 2, columns), strides=(down, 2 * down, across))
+
     def matrix(self, number: int) -> Place:
         """Matrix `number` of a batch, without an axis for it."""
         at = self.offset + number * self.strides[0] * self.dtype.bytes
@@ -240,6 +246,8 @@ class _Builder:
         assert not missing, f"{kernel.name} was chosen for what it cannot do: {missing}"
         consts = {**{name: value for name, value in finish.items() if name in names}, **plan.consts}
         a, b, c = self.a, self.b, self.c
+        if plan.every_other:
+            a, b, c = a.every_other, b._replace(shape=(2, *b.shape[1:]), strides=(0, *b.strides[1:])), c.every_other
         if plan.exchanged:
             a, b, c = b.transposed, a.transposed, c.transposed
             of_a, of_b = (self.scales.get(name) for name in ("scale_a", "scale_b"))

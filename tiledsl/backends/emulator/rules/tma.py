@@ -188,6 +188,11 @@ def load(c: Cohort, op: tma.Load | tma.MapLoad, *values: Any) -> None:
 @rule(tma.Store, tma.MapStore)
 def store(c: Cohort, op: Op, *values: Any) -> None:
     box, transfer = _sides(c, op, values)
+    if (before := (box.start < 0).any(axis=1)).any():
+        first = ", ".join(map(str, box.start[np.argmax(before)]))
+        message = f"{op.name} begins at ({first}), before the first element of {box.tensor.label}"
+        fix = "begin at 0 or later: TMA loads zeros from there, but a store stops a GPU with an illegal instruction"
+        raise EmulatorError(message, op.loc, fix, code="T505")
     data = c.chunk.copies.store(transfer)
     if c.chunk.watched:
         c.chunk.hook.on_access(box.access(c, op, "async", "bulk", c.threads()[0], None))
