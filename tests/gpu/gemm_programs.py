@@ -581,6 +581,40 @@ def sums_in_halves() -> None:
                 assert torch.equal(product(256, "emulator"), expected.cpu()), (m, n, k, scaled)
 
 
+def rows_within_sectors() -> None:
+    """Results that are two products, of every other row: by many tiles, next to what stays as it is; a row is not
+    finite."""
+    import torch
+
+    from tiledsl.gemm.choice import ranked
+    from tiledsl.gemm.operands import described
+    from tiledsl.gemm.plan import as_two, choice_as_two
+    from tiledsl.gemm.prepared import launch_of, run_launch
+    from tiledsl.gemm.sharded import SOMEWHERE
+    from tiledsl.gemm.steps import problem_of, steps_of
+
+    stream = torch.cuda.current_stream().cuda_stream
+    for m, n, k, along_k in ((1040, 1240, 16, False), (2232, 1368, 104, True), (530, 5080, 72, False), (4, 8, 8, True)):
+        A, B, _ = _tensors(m, n, k)
+        B = B.T.contiguous().T if along_k else B
+        A[1] = float("inf")
+        room = torch.full((m + 2, n + 16), 7.0, device="cuda", dtype=torch.bfloat16)
+        C = room[1:-1, 8:-8]
+        of = described(A, B, C, None, None, None)
+        problem = problem_of(of, 0.0, False, "sm_90a", 132)
+        one = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+        gemm(A[:-1], B, one[:-1])  # of an odd number of rows: as one
+        gemm(A[-1:], B, one[-1:])
+        for variant, _ in ranked(1000, *choice_as_two(problem))[::5]:
+            room.fill_(7.0)
+            (step,) = steps_of(of, problem, as_two(problem, variant), None).launches
+            addresses = A.data_ptr(), B.data_ptr(), C.data_ptr(), *SOMEWHERE[3:]
+            run_launch(launch_of(step, SOMEWHERE, 0), stream, addresses, 1.0, 0.0)
+            assert torch.equal(C.view(torch.int16), one.view(torch.int16)), (m, n, k, variant)
+            around = torch.cat([room[0], room[-1], room[1:-1, :8].flatten(), room[1:-1, -8:].flatten()])
+            assert bool((around == 7).all()), (m, n, k, variant)
+
+
 def _of_planes(name: str, m: int, n: int, k: int) -> tuple[Any, Any]:
     """Random operands; those of bf16x6 of all sizes, each element by itself, those of f16x3 each row, or column."""
     import torch
