@@ -34,39 +34,34 @@ EDGES = {
 }
 """What `Finding.missing` names."""
 
-_TABLE = [
-    Kind(
-        "T101",
+_TABLE = {
+    "T101": (
         "race in shared memory",
         "Two threads access the same bytes of a tile, at least one of them writes, and nothing orders the two.",
         "put a barrier() between the two; within a warp a syncwarp(); or let the one wait for the other at an mbarrier",
         "S[t] = x\ny = S[63 - t]  # no barrier() since S was written",
     ),
-    Kind(
-        "T102",
+    "T102": (
         "race in global memory",
         "Two threads access one element of a tensor, at least one of them writes, and nothing orders the two.",
         "let one thread write each element; or put a barrier() between threads of a block, a release and an acquire "
         "between blocks",
         'part[b] = x\ndone.atomic_add(0, 1)  # relaxed: give it order="release", and the reader order="acquire"',
     ),
-    Kind(
-        "T103",
+    "T103": (
         "scope too narrow",
         "Two atomic operations on one element, and the scope of one of them leaves out the other's thread.",
         'give both a scope that includes the other thread: scope="gpu" for those of all blocks',
         'X.atomic_add(0, 1, scope="cta")  # by threads of several blocks',
     ),
-    Kind(
-        "T104",
+    "T104": (
         "no proxy fence",
         "TMA or wgmma touch shared memory that threads have written, or TMA overwrites what they have read, and these "
         "threads have made no proxy fence since.",
         "let the threads execute ptx.fence_proxy_async() behind their accesses, before the barrier",
         "S[i, j] = x\nbarrier()  # ptx.fence_proxy_async() is missing before it\nstore_tma(S, C[m, n])",
     ),
-    Kind(
-        "T105",
+    "T105": (
         "global memory by two proxies",
         "TMA reads or overwrites what threads have written to global memory in the same launch, or in one that runs at "
         "the same time, with no proxy fence for global memory between the two.",
@@ -74,249 +69,214 @@ _TABLE = [
         "one of the two access it in the way of the other, or in another launch",
         "A[m, k] = x\nbarrier()\ntma_load(A[tile_m, tile_k], S)",
     ),
-    Kind(
-        "T106",
+    "T106": (
         "data has not arrived",
         "A thread accesses bytes that an asynchronous copy is still writing.",
         "wait for the copy's group, or for the mbarrier that counts its bytes; then others need a barrier()",
         "ptx.cp_async(S, i, A, j, bytes=16)\nptx.commit_group()\nx = S[i]  # ptx.wait_group(0) is missing",
     ),
-    Kind(
-        "T107",
+    "T107": (
         "asynchronous access goes on",
         "Bytes are accessed that TMA, wgmma or cp.async may still read or write.",
         "wait for it (acc.wait(), tma_wait(0)), and let others know by a barrier or an mbarrier",
         "store_tma(S, C[m, n])\ntma_commit()\nS[i, j] = x  # tma_wait(0, read=True) is missing",
     ),
-    Kind(
-        "T108",
+    "T108": (
         "mbarrier accessed as data",
         "Bytes are accessed at which a live mbarrier is.",
         "leave mbarriers to their own operations, and let no tile lie over them",
         "ptx.mbarrier_init(bars, 0, count=1)\nbars[0] = u64(0)",
     ),
-    Kind(
-        "T201",
+    "T201": (
         "uninitialised read",
         "A thread reads bytes of shared memory that no thread of its block has written.",
         "write the tile before it is read; shared memory does not start as zero on a GPU",
         "S = shared((64,), f32)\nX[t] = S[t]",
     ),
-    Kind(
-        "T202",
+    "T202": (
         "read through another tile",
         "A thread reads bytes that were last written through a tile that lies over the one it reads.",
         "read a tile for the last time before the one over= it is written, or leave out over=",
         "Q = shared((64,), f32, over=S)\nQ[t] = x\nbarrier()\ny = S[t]",
     ),
-    Kind(
-        "T203",
+    "T203": (
         "wrong sum",
         "In exact arithmetic (algebra=), where no addition rounds, an element differs from the reference.",
         "look for terms that are left out, added twice, or multiplied with those of another place",
         "for k in range(K - 1):  # the last term of k is left out\n    acc += A[m, k] * B[k, n]",
     ),
-    Kind(
-        "T204",
+    "T204": (
         "element never written",
         "An array that the caller left empty (unwritten=) is written by the kernel, but not all of its elements are.",
         "write them, or do not say that the array holds nothing yet",
         "if i < N - 1:  # the last element is left out\n    Y[i] = X[i]",
     ),
-    Kind(
-        "T301",
+    "T301": (
         "copy nobody waits for",
         "A block ends while an asynchronous copy to its shared memory may be under way.",
         "wait for the copy, also on the last iteration; or do not begin it",
         "tma_load(A[m, k], S)  # and no wait for its mbarrier",
     ),
-    Kind(
-        "T302",
+    "T302": (
         "block ends while it is read",
         "A warp ends, and has not waited for TMA or wgmma, which may still read the block's shared memory.",
         "wait at the end: tma_commit(), tma_wait(0), or acc.wait()",
         "store_tma(S, C[m, n])\ntma_commit()  # tma_wait(0) is missing",
     ),
-    Kind(
-        "T303",
+    "T303": (
         "copies pile up",
         "Copies are begun again and again, and nothing waits for them.",
         "wait for the copies inside the loop that begins them",
         "for k in range(K):\n    tma_load(A[m, k], S)",
     ),
-    Kind(
-        "T304",
+    "T304": (
         "product in no group",
         "A wait for products does not cover one that no commit has put into a group.",
         "put ptx.wgmma_commit() behind the products",
         "acc = wgmma(S.a, S.b, acc)\nptx.wgmma_wait(0)  # ptx.wgmma_commit() is missing",
     ),
-    Kind(
-        "T305",
+    "T305": (
         "work without its commit",
         "Work that commits to an mbarrier is begun by several threads of a warp, never committed, or never waited for.",
         "let the thread that begins it commit it to an mbarrier, and wait there before the block ends",
         "",
     ),
-    Kind(
-        "T306",
+    "T306": (
         "registers without a fence",
         "A product by wgmma uses registers that threads have written, with no wgmma.fence since.",
         "put ptx.wgmma_fence() before the first product, and behind writes of its registers",
         "a = load_fragment(S.a, layout)\nacc = wgmma(a, S.b, acc)  # ptx.wgmma_fence() is missing",
     ),
-    Kind(
-        "T307",
+    "T307": (
         "accumulator in flight",
         "A register of a product is used before the product was waited for.",
         "wait for the accumulator first: acc.wait()",
         "acc = wgmma(S.a, S.b, acc)\nstore(acc, C[m, n])",
     ),
-    Kind(
-        "T401",
+    "T401": (
         "deadlock",
         "All warps that have not ended wait, and nothing can let one of them go on.",
         "count the arrivals and bytes of every phase, and the phases; let all threads execute the same barriers",
         "if t < 32:\n    ptx.mbarrier_wait(bar, 0, parity=0)  # nobody arrives at bar",
     ),
-    Kind(
-        "T402",
+    "T402": (
         "run does not end",
         "The run was stopped after the most loop iterations that it may have; what follows was not looked at.",
         "if it is only long, set TILEDSL_MAX_STEPS, or check a smaller problem",
         "while True:\n    i += 1",
     ),
-    Kind(
-        "T403",
+    "T403": (
         "spins for ever",
         "A loop waits for a value that nobody writes.",
         "check that what the loop waits for is written, under every order of the warps",
         "while flag.atomic_load(0) == 0:  # nobody stores to flag\n    pass",
     ),
-    Kind(
-        "T404",
+    "T404": (
         "too many arrivals",
         "More arrive at an mbarrier than a phase of it waits for.",
         "wait for a phase before arriving for the next one, or let it count as many arrivals as there are",
         "ptx.mbarrier_init(bar, 0, count=1)\nbarrier()\nptx.mbarrier_arrive(bar, 0)  # by all threads",
     ),
-    Kind(
-        "T405",
+    "T405": (
         "no mbarrier there",
         "An mbarrier is used that was not initialised.",
         "initialise it before, and let all who use it wait for that with a barrier()",
         "bar = shared((1,), u64)\nptx.mbarrier_arrive(bar, 0)",
     ),
-    Kind(
-        "T406",
+    "T406": (
         "mbarrier initialised twice",
         "An mbarrier that is live is initialised again, or by several threads.",
         "let one thread initialise it, once",
         "ptx.mbarrier_init(bar, 0, count=1)  # by all threads",
     ),
-    Kind(
-        "T407",
+    "T407": (
         "initialisation not known",
         "A warp uses an mbarrier, and nothing orders that behind its initialisation.",
         "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)",
         "if t == 0:\n    ptx.mbarrier_init(bar, 0, count=1)\nptx.mbarrier_wait(bar, 0, parity=0)",
     ),
-    Kind(
-        "T408",
+    "T408": (
         "initialisation without a fence",
         "TMA or another block uses an mbarrier whose initialisation was not fenced.",
         "put ptx.fence_mbarrier_init() behind the initialisation, before the barrier",
         "if t == 0:\n    ptx.mbarrier_init(bar, 0, count=1)\nbarrier()",
     ),
-    Kind(
-        "T409",
+    "T409": (
         "waiter overtaken",
         "A warp waits for a phase, and the next one has ended before it could see that: on a GPU it waits for ever.",
         "let no phase end before all have waited for the one before it",
         "for i in range(4):\n    ptx.mbarrier_arrive(bar, 0)  # and waits for nobody",
     ),
-    Kind(
-        "T410",
+    "T410": (
         "wrong number of bytes",
         "A phase of an mbarrier expects other bytes than come.",
         "let expect_tx say how many bytes the loads of the phase bring",
         "ptx.mbarrier_expect_tx(bar, 0, bytes=1024)  # the load brings 2048",
     ),
-    Kind(
-        "T411",
+    "T411": (
         "too many bytes in a phase",
         "A phase of an mbarrier counts more bytes than it can.",
         "use smaller tiles, or several mbarriers",
         "ptx.mbarrier_expect_tx(bar, 0, bytes=1 << 21)",
     ),
-    Kind(
-        "T412",
+    "T412": (
         "named barrier of two sizes",
         "Threads that meet at a named barrier give different numbers of threads.",
         "let all that meet there give the same number",
         "if warp_id() == 0:\n    ptx.named_barrier(1, threads=64)\nelse:\n    ptx.named_barrier(1, threads=96)",
     ),
-    Kind(
-        "T413",
+    "T413": (
         "named barrier too small",
         "More threads arrive at a named barrier than it waits for.",
         "use another number for other threads, or count them all",
         "ptx.named_barrier(1, threads=64)  # by 128 threads",
     ),
-    Kind(
-        "T414",
+    "T414": (
         "named barrier without a waiter",
         "All threads arrive at a named barrier, and none of them waits: who comes later waits for the next round.",
         "let somebody wait",
         "ptx.named_barrier(1, threads=64, wait=False)  # by all 64",
     ),
-    Kind(
-        "T415",
+    "T415": (
         "part of a warp",
         "Only some lanes of a warp reach an operation that all execute together, or the warp has fewer than 32.",
         "move it out of the condition that the lanes do not share; let threads(...) be a multiple of 32",
         "if t < 5:\n    x = shuffle_xor(x, 1)",
     ),
-    Kind(
-        "T416",
+    "T416": (
         "block has ended",
         "A block reaches the shared memory of another one of its cluster, which has ended.",
         "end the kernel with a barrier of the cluster",
         "ptx.mbarrier_arrive(bar, 0, rank=1)  # block 1 waits for nothing",
     ),
-    Kind(
-        "T417",
+    "T417": (
         "block may end too early",
         "Nothing keeps a block from ending before another one of its cluster arrives at an mbarrier in it.",
         "end the kernel with a barrier of the cluster, or wait for all arrivals",
         "ptx.mbarrier_arrive(bar, 0, rank=1)  # as the last statement",
     ),
-    Kind(
-        "T418",
+    "T418": (
         "named barrier used again too early",
         "A warp arrives at a named barrier, and nothing orders that behind the end of the round before: under "
         "another schedule the arrival counts in that one.",
         "let the warp wait for a round before it arrives for the next one, or use another number",
         "for i in range(4):\n    ptx.named_barrier(1, threads=64, wait=warp_id() == 0)  # warp 1 waits for nobody",
     ),
-    Kind(
-        "T419",
+    "T419": (
         "arrival in another phase",
         "A warp arrives at an mbarrier, or begins a copy that it counts, and nothing orders that behind the end of the "
         "phase before: under another schedule it counts in that one.",
         "let it wait for a phase before it arrives for the next one",
         "for i in range(4):\n    ptx.mbarrier_arrive(full, 0)  # and waits for nobody",
     ),
-    Kind(
-        "T420",
+    "T420": (
         "wait for the phase before",
         "A warp waits for a phase of an mbarrier, and nothing orders that behind the end of the phase before, whose "
         "parity is that of the phase before it: under another schedule the wait ends at once.",
         "let each wait for one phase after the other",
         "ptx.mbarrier_wait(full, 0, parity=1)  # for the second phase, without having waited for the first",
     ),
-    Kind(
-        "T421",
+    "T421": (
         "waiter may be overtaken",
         "A warp waits for a phase of an mbarrier, and no arrival of the next phase comes after that: under another "
         "schedule the next phase ends before the warp has seen this one, and it waits for ever.",
@@ -324,115 +284,100 @@ _TABLE = [
         "for i in range(4):  # two warps wait, and one of them says so\n    ptx.mbarrier_wait(full, 0, parity=i % 2)\n"
         "    if warp_id() == 1:\n        ptx.mbarrier_arrive(empty, 0)",
     ),
-    Kind(
-        "T422",
+    "T422": (
         "second arrival at a cluster's barrier",
         "A warp arrives at the barrier of its cluster, and has not waited there since it arrived before: it may count "
         "for another one.",
         "wait once behind each arrival: ptx.cluster_arrive(), ptx.cluster_wait()",
         "ptx.cluster_arrive()\nptx.cluster_arrive()",
     ),
-    Kind(
-        "T501",
+    "T501": (
         "out of bounds",
         "An access is outside its tensor or tile.",
         "guard the access (A.get, A.put) or correct the index",
         "Y[i] = X[i + 1]  # i goes up to the last element",
     ),
-    Kind(
-        "T502",
+    "T502": (
         "misaligned access",
         "The address of an access is not a multiple of the bytes that are accessed at once.",
         "make the address a multiple of them, or access fewer elements at once",
         "x = X.load(i + 1, vec=16)",
     ),
-    Kind(
-        "T503",
+    "T503": (
         "write to read-only memory",
         "The kernel writes to an array that is read-only.",
         "pass a writable array",
         "X[i] = 0  # X.flags.writeable is False",
     ),
-    Kind(
-        "T504",
+    "T504": (
         "pointer into several tensors",
         "One access goes to several tensors, or to none of its dtype.",
         "derive the pointer from one tensor in every lane",
         "",
     ),
-    Kind(
-        "T505",
+    "T505": (
         "box that TMA cannot move",
         "A box does not begin at a multiple of 16 bytes, has rows of other sizes, or is stored before a tensor.",
         "begin at a multiple of 16 bytes, use rows of whole 16 bytes, and store from coordinates of 0 on",
         "tma_load(A[m, tile(1, 4)], S)  # of bf16: 8 bytes into the row",
     ),
-    Kind(
-        "T506",
+    "T506": (
         "assertion failed",
         "The condition of an assert_ is false in some thread.",
         "correct what the assertion checks",
         'assert_(0 <= at < M, "points outside X")',
     ),
-    Kind(
-        "T507",
+    "T507": (
         "size of a cp.async",
         "A cp.async reads fewer than 0 bytes, or more than it writes.",
         "read 0 to as many bytes as it writes",
         "",
     ),
-    Kind(
-        "T508",
+    "T508": (
         "operand out of range",
         "A rank that the cluster does not have, a named barrier that is none, or registers in the wrong direction.",
         "correct the operand",
         "ptx.mbarrier_arrive(bar, 0, rank=2)  # in a cluster of two blocks",
     ),
-    Kind(
-        "T509",
+    "T509": (
         "too much shared memory",
         "A block has more shared memory than a block can have.",
         "use smaller tiles",
         "S = shared((512, 512), f32)",
     ),
-    Kind(
-        "T510",
+    "T510": (
         "operand of wgmma",
         "A descriptor differs within a warpgroup, points outside shared memory, or begins inside a pattern.",
         "let operands begin where the swizzle's pattern does, and compute them alike in all threads",
         "",
     ),
-    Kind(
-        "T901",
+    "T901": (
         "not emulated",
         "The emulator cannot run an operation, so what follows was not looked at.",
         "pass emulate=f to ptx.inline, a function from NumPy arrays to the result arrays",
         'x = ptx.inline("neg.f32 $0, $1;", f32, x)',
     ),
-    Kind(
-        "T902",
+    "T902": (
         "the emulator fails",
         "A bug of the emulator, or IR written by hand that breaks a rule of the op.",
         "report it with the kernel",
         "",
     ),
-    Kind(
-        "T903",
+    "T903": (
         "too large to emulate",
         "The run needs more memory or a deeper stack than there is; what follows was not looked at.",
         "check a smaller problem",
         "",
     ),
-    Kind(
-        "T904",
+    "T904": (
         "wrong result of emulate=",
         "A function given as emulate= returned other arrays than the PTX has outputs.",
         "return one array an output, of the operands' shape and of the output's dtype",
         'x = ptx.inline("neg.f32 $0, $1;", f32, x, emulate=lambda x: x.sum())',
     ),
-]
+}
 
-KINDS = {kind.code: kind for kind in _TABLE}
+KINDS = {code: Kind(code, *row) for code, row in _TABLE.items()}
 """By code."""
 
 INCOMPLETE = ("T402", "T901", "T903")
