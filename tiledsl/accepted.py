@@ -22,8 +22,6 @@ from typing import Any
 from tiledsl.errors import CompileError, Finding, Loc, TileError, UsageError
 from tiledsl.findings import INCOMPLETE, KINDS, OWN_FAULT
 
-__all__ = ["BASELINE_SCHEMA", "Acceptance", "comments", "entry_of", "read_baseline", "write_baseline"]
-
 BASELINE_SCHEMA = "tiledsl.baseline/1"
 _COMMENT = re.compile(r"#\s*tiledsl:\s*accept\b(.*)")
 _FORM = re.compile(r"\s*(T\w*(?:\s*,\s*T\w*)*)\s+because\s+(\S.*)")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["KINDS", "Kind", "program"]
-
 
 class Kind(NamedTuple):
     """Of errors or findings: `text` says what they are, `example` is a few lines of a kernel that is wrong."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tiledsl.backends.emulator import Options, RunResult
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
 
-__all__ = ["MOST", "SCHEMA", "Accepted", "Asked", "CheckResult", "Gap", "Verdict", "location", "to_sarif"]
-
 SCHEMA = "tiledsl.check/1"
 """Of `CheckResult.to_json`. A field that is gone, or means something else, is a new number; a new field is not."""
 

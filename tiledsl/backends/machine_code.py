@@ -15,8 +15,6 @@ from tiledsl.forks import whole
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["address_of", "available", "compiled", "splat"]
-
 
 @cache
 @whole()

@@ -12,8 +12,6 @@ from tiledsl.ir.core import Kernel
 from tiledsl.signatures.signature import Specialization
 from tiledsl.tables import table
 
-__all__ = ["BoxReport", "MapsReport", "ResourceReport", "Room", "maps_report", "room_of"]
-
 
 @dataclass(frozen=True)
 class Room:

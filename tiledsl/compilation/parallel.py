@@ -13,8 +13,6 @@ from tiledsl.compilation.cache import disk_cache
 from tiledsl.errors import TileError
 from tiledsl.signatures.signature import Specialization
 
-__all__ = ["Job", "build_all", "work"]
-
 Job = tuple[Any, Specialization, str]
 """A kernel, a specialisation of it, and the target."""
 WORKER = "from tiledsl.compilation.parallel import work; work()"

@@ -9,8 +9,6 @@ from tiledsl.gemm import gemm
 from tiledsl.gemm.epilogue import plain
 from tiledsl.lang import cdiv
 
-__all__ = ["gathered", "scattered"]
-
 PARTS = 4
 
 

@@ -16,8 +16,6 @@ from tiledsl.gemm.sharded import SMALL, SOMEWHERE, Copy, Sharded, consts_of, gat
 from tiledsl.ir.types import BF16, F16, DType
 from tiledsl.signatures.specialize import Called, argument_error
 
-__all__ = ["all_gather_gemm", "gemm_all_reduce", "gemm_reduce_scatter"]
-
 DTYPES: dict[Any, DType] = {torch.bfloat16: BF16, torch.float16: F16}
 """What the overlapped kernels multiply."""
 FEW = 64

@@ -23,8 +23,6 @@ from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import LAYOUTS
 from tiledsl.kernel import TileKernel
 
-__all__ = ["HEADER", "MANIFEST", "add_arguments", "export_kernel", "export_products", "run", "write"]
-
 MANIFEST, HEADER = "manifest.json", "tiledsl_export.h"
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, parse_expr
 
-__all__ = ["header"]
-
 HEAD = """\
 /* Kernels exported by tiledsl, version {version} of the manifest, which is in manifest.json with more of the same.
  *

@@ -27,8 +27,6 @@ from tiledsl.runtime.driver import STATIC_SHARED
 from tiledsl.runtime.tensor_maps import DATA_TYPES, FILL_WITH_ZEROS, L2_PROMOTION_128B, NO_INTERLEAVE, SWIZZLES
 from tiledsl.signatures.signature import Specialization
 
-__all__ = ["VERSION", "Exported", "compiled_for", "manifest"]
-
 VERSION = 1
 
 

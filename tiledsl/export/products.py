@@ -11,8 +11,6 @@ from tiledsl.gemm.prepared import SOMEWHERE, planned
 from tiledsl.gemm.steps import BIAS, ROOM, ZEROS, Place
 from tiledsl.gemm.warm_up import operands_of
 
-__all__ = ["products"]
-
 MEMORIES = {0: "A", 1: "B", 2: "C", BIAS: "bias", ROOM: "workspace", ZEROS: "zeros"}
 """By their numbers in a `Place`."""
 

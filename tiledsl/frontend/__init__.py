@@ -24,8 +24,6 @@ from tiledsl.ir.ops.roles import roles_of
 from tiledsl.ir.types import GlobalType
 from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
 
-__all__ = ["build"]
-
 # These register the cases of `evaluate` and `execute` and the handlers of the language's functions.
 _CASES = (assign, calls, expressions, intrinsics, loops, products, statements)
 

@@ -13,8 +13,6 @@ from typing import Any
 from tiledsl.gemm.choice import SHARED, Variant
 from tiledsl.lang import cdiv
 
-__all__ = ["COPY", "PAD", "apart_consts", "pays"]
-
 AT_ONCE, ORDER = 64, 2.2
 """Elements of a line that a warp puts in order at once, and the time."""
 PAD, COPY = 500, 4000

@@ -31,8 +31,6 @@ from tiledsl.inspect.contenders import LAYOUTS
 from tiledsl.tables import table
 from tiledsl.tune.space import shown
 
-__all__ = ["Choice", "add_arguments", "explain_choice", "run"]
-
 SCHEMA = "tiledsl.choose/1"
 
 STEPS = """\

@@ -14,8 +14,6 @@ from tiledsl import Place, WorkItem
 from tiledsl.gemm.split_k import part_count, part_item
 from tiledsl.lang.schedules import unwrapped
 
-__all__ = ["other_count", "other_item"]
-
 
 @unwrapped
 def other_count(

@@ -18,20 +18,6 @@ import numpy as np
 
 from tiledsl.gemm.traced import Options, either_of
 
-__all__ = [
-    "CANDIDATES",
-    "Candidate",
-    "EstimateF32",
-    "Option",
-    "PlanF32",
-    "choose",
-    "estimate",
-    "plan_f32",
-    "plan_of",
-    "product_of",
-    "ranked_f32",
-]
-
 where: Callable[..., Any] = np.where
 
 PROCESSORS = 132

@@ -12,22 +12,6 @@ from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, F64, I8, I32, T
 from tiledsl.layout.wgmma import WGMMA
 from tiledsl.signatures.specialize import argument_error
 
-__all__ = [
-    "BLOCK",
-    "FORMATS",
-    "INTEGERS",
-    "NAMES",
-    "PRECISIONS",
-    "RESIDUES",
-    "SPLITS",
-    "WHOLE",
-    "Format",
-    "Residues",
-    "Split",
-    "check_factors",
-    "format_of",
-]
-
 
 class Split(NamedTuple):
     """f32 as a sum of planes of a dtype, each the rounding of what the planes before it leave. Tensor cores multiply

@@ -21,18 +21,6 @@ from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
 from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
 
-__all__ = [
-    "GEMM",
-    "Operands",
-    "described",
-    "described_scales",
-    "dtype_named",
-    "folded",
-    "new_array",
-    "shapes_of_scales",
-    "stream_handle",
-]
-
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 

@@ -24,20 +24,6 @@ from tiledsl.gemm.residues import LARGEST_K
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.kernel import TileKernel
 
-__all__ = [
-    "Plan",
-    "Problem",
-    "as_two",
-    "by_variant",
-    "choice_as_two",
-    "choice_of",
-    "choice_of_f32",
-    "choice_of_planes",
-    "of_plan_f32",
-    "plan",
-    "planes_by_variant",
-]
-
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
 ALIGNED = 16

@@ -16,8 +16,6 @@ from tiledsl.ir.types import I32
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
-__all__ = ["Launch", "Prepared", "launch_of", "planned", "prepare", "run_launch"]
-
 Launch = tuple[LaunchPlan, Callable[[tuple[int, ...]], tuple[int, ...]], list[int] | None, bool, tuple[Any, ...]]
 """The plan; what picks its addresses from those of all memories; offsets from them, or None; whether it takes alpha and
 beta; its other scalars."""

@@ -29,22 +29,6 @@ from tiledsl.ir.types import F32, U32, U64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 
-__all__ = [
-    "OF_SEGMENTS",
-    "SMALL",
-    "SOMEWHERE",
-    "Copy",
-    "Layout",
-    "Product",
-    "Send",
-    "Sharded",
-    "consts_of",
-    "gathered",
-    "reduced",
-    "room_of",
-    "scattered",
-]
-
 A, B, C, BIAS, CALL, SEGMENTS, SENT, SIGNALS = range(8)
 """Numbers of memories. CALL: three words, `of_call` of the kernels. SEGMENTS: of all ranks. SENT, SIGNALS: the same,
 for a view that reaches over all segments, so that others lie within its span."""

@@ -34,8 +34,6 @@ from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.signatures.specialize import ArrayInfo
 
-__all__ = ["GRAIN", "Place", "Step", "Steps", "problem_of", "steps_of"]
-
 BIAS, SCALES, ROOM, ZEROS = 3, 4, 6, 7
 """Numbers of memories, after A, B and C. ROOM: a workspace. ZEROS: another one, whose words are 0 between launches."""
 BITS = {1: U8, 4: U32}

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.machine_code import address_of, available, compiled, splat
 
-__all__ = ["Options", "Traced", "either_of", "traced"]
-
 LANES = 8
 _NUMBER, _FLAG = f"<{LANES} x double>", f"<{LANES} x i1>"
 _COMPARISONS = {"less": "olt", "less_equal": "ole", "greater": "ogt", "greater_equal": "oge", "equal": "oeq"}

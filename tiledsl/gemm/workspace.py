@@ -16,8 +16,6 @@ from tiledsl.errors import DeviceError
 from tiledsl.forks import in_child
 from tiledsl.runtime.driver import Driver, driver
 
-__all__ = ["Workspace", "graph_zeros", "keep_graph_zeros", "release", "workspace_of"]
-
 PER_THREAD_STREAM = 2
 """The handle that is another stream in each thread. (CUDA driver API: CU_STREAM_PER_THREAD.)"""
 LEAST_ROOM, LEAST_ZEROS = 1 << 20, 1 << 12

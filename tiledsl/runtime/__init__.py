@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["gpu_arch"]
-
 
 def gpu_arch() -> str:
     """The target of the GPU that a NumPy call would run on, such as "sm_90a"; "" without driver or GPU."""

@@ -20,8 +20,6 @@ from tiledsl.errors import TileError
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.specialize import Specialization
 
-__all__ = ["Carried", "code_of", "toolchain"]
-
 DIGEST = hashlib.sha256().digest_size
 NOTE, OTHER = "toolchain.txt", "  fix: name another folder with --kernels"
 

@@ -38,8 +38,6 @@ from tiledsl.tune.search import Result, search
 from tiledsl.tune.space import shown
 from tiledsl.tune.workers import Worker, answered
 
-__all__ = ["add_arguments", "run"]
-
 Numbers = tuple[int, ...]
 MOST_REASONS, WIDTH = 8, 110
 """Kinds of reasons that are listed, and characters of one."""

@@ -25,8 +25,6 @@ from tiledsl.tune.carried import Carried, code_of
 from tiledsl.tune.search import BUILT, Result
 from tiledsl.tune.space import Space, space_of
 
-__all__ = ["Gpu", "Task", "open_builder", "open_gpu", "open_timer", "size_of"]
-
 Gpu = Callable[[str], tuple[str, str, Device]]
 """Opens a GPU for products of a format: its name, its target, and what times on it."""
 APART = 1 << 50

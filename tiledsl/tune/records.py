@@ -18,8 +18,6 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.tune.search import Result
 
-__all__ = ["Records", "key_of"]
-
 VERSION = 1
 SETTING = ("kernel", "code", "device", "toolchain")
 """What is the same for all records that count."""

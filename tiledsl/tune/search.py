@@ -9,8 +9,6 @@ from typing import Any
 
 from tiledsl.tune.workers import Answer, Open, Worker, answered
 
-__all__ = ["BUILT", "Result", "search"]
-
 Result = dict[str, Any]
 """What became of a candidate, as JSON has it. outcome: "built" or "timed"; or why it is none: "refused" (by the
 compiler or a limit), "wrong" (the result), "failed" (an exception), "crashed" (the process), "hung" (the time limit).

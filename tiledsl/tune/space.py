@@ -16,8 +16,6 @@ from tiledsl.errors import UsageError
 from tiledsl.inspect.loading import parse_consts
 from tiledsl.kernel import TileKernel
 
-__all__ = ["Space", "shown", "space_of"]
-
 NAME = "SPACE"
 MOST = 100_000
 """Candidates. More are a mistake: a second each is a day."""

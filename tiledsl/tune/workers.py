@@ -18,8 +18,6 @@ from typing import IO, Any, Literal
 
 from tiledsl.errors import TileError
 
-__all__ = ["Answer", "Open", "Worker", "answered", "work"]
-
 Open = Callable[[], tuple[Any, Callable[[Any], Any]]]
 """Runs in the new process, once: what the process says of itself, and the function that does a job. It is pickled by
 its name, as its arguments are if it is a `functools.partial`."""

@@ -28,19 +28,6 @@ from tiledsl.ir.ops import arith, mem, ptx, wgmma
 from tiledsl.ir.semantics import Array, numpy_dtype
 from tiledsl.ir.types import DTYPES, DType
 
-__all__ = [
-    "NONE",
-    "PRIME",
-    "copied",
-    "differs",
-    "held",
-    "is_float",
-    "of_argument",
-    "of_floats",
-    "residue_rule",
-    "taken",
-]
-
 PRIME = 65521
 """The largest one of 16 bits: a wrong element is right by chance once in so many."""
 NONE = (1 << 16) - 1
