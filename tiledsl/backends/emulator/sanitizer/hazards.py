@@ -9,6 +9,7 @@ shared memory that was never written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
@@ -81,16 +82,18 @@ def checks_of(
     if any(name in selection for name in ("shared", "global", "barriers")):
         shadow = GlobalShadow([(launch, kernel.uses) for kernel, launch in launches], reports)
         orders = any(kernel.atomics for kernel, _ in launches)
-        return [_Launch(kernel, shadow, orders, reports, e) for (kernel, _), e in zip(launches, empty, strict=True)]
+        return [_Launch(kernel, reports, e, shadow, orders) for (kernel, _), e in zip(launches, empty, strict=True)]
     if "uninitialised" in selection:
         return [_Writes(kernel, reports, e) for (kernel, _), e in zip(launches, empty, strict=True)]
     return ()
 
 
+@dataclass(eq=False)
 class OfLaunch(Hook):
     """The checks of a launch. `unwritten`: of the tensors that hold nothing yet."""
 
     kernel: Checks
+    reports: Reports
     unwritten: Unwritten
 
     def end_launch(self) -> None:
@@ -99,24 +102,19 @@ class OfLaunch(Hook):
         self.unwritten.end(self.kernel.loc, writes)
 
 
+@dataclass(eq=False)
 class _Launch(OfLaunch):
     """What is known of global memory. `orders`: do releases or acquires of any launch of the run?"""
 
-    def __init__(
-        self, kernel: Checks, shadow: GlobalShadow, orders: bool, reports: Reports, unwritten: Unwritten
-    ) -> None:
-        self.kernel, self.shadow, self.orders = kernel, shadow, orders
-        self.reports, self.unwritten = reports, unwritten
+    shadow: GlobalShadow
+    orders: bool
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        return _Blocks(self.kernel, self.shadow, self.orders, launch, first, count, self.reports, self.unwritten)
+        return _Blocks(self, launch, first, count)
 
 
 class _Writes(OfLaunch):
     """Finds uninitialised reads alone: no clock runs. `cells`, `writes`: of some blocks."""
-
-    def __init__(self, kernel: Checks, reports: Reports, unwritten: Unwritten) -> None:
-        self.kernel, self.reports, self.unwritten = kernel, reports, unwritten
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
         blocks = _Writes(self.kernel, self.reports, self.unwritten)
@@ -141,18 +139,9 @@ class _Blocks(Hook):
     """What is known of the blocks `first` ... `first + count - 1`. `shared`, `last_writes`, `globals`: are these checks
     on?"""
 
-    def __init__(
-        self,
-        kernel: Checks,
-        shadow: GlobalShadow,
-        orders: bool,
-        launch: LaunchInfo,
-        first: int,
-        count: int,
-        reports: Reports,
-        unwritten: Unwritten,
-    ) -> None:
-        self.loc, self.first, self.reports, self.unwritten = kernel.loc, first, reports, unwritten
+    def __init__(self, of: _Launch, launch: LaunchInfo, first: int, count: int) -> None:
+        kernel, reports, shadow = of.kernel, of.reports, of.shadow
+        self.loc, self.first, self.reports, self.unwritten = kernel.loc, first, reports, of.unwritten
         self.shared, selection = "shared" in reports.selection, reports.selection
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
@@ -163,7 +152,7 @@ class _Blocks(Hook):
         self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers, reports)
         self.named_rounds = NamedRounds(clocks, count)
         self.globals = GlobalHistory(shadow, launch, clocks, clusters, first, count) if "global" in selection else None
-        self.atomics = AtomicOrder(clocks, launch, first, shadow.published) if orders else None
+        self.atomics = AtomicOrder(clocks, launch, first, shadow.published) if of.orders else None
         self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
         self.groups: dict[Group, StoreReads] = {"wgmma": self.products, "bulk": StoreReads(self.memory, count)}
         self.begin = {
