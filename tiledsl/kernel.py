@@ -122,9 +122,9 @@ class TileKernel(ByReference):
         """Names of the parameters and consts."""
         return frozenset(p.name for p in (*self.signature.params, *self.signature.consts))
 
-    def _options(self, kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
+    def _options(self, kwargs: dict[str, Any], *names: str) -> dict[str, Any]:
         """Take a method's options out of the keywords of its call, except those that are the kernel's arguments."""
-        return [default if name in self._names else kwargs.pop(name, default) for name, default in defaults.items()]
+        return {name: kwargs.pop(name) for name in names if name in kwargs and name not in self._names}
 
     @short_traceback
     def verify(self, reference: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Verification:
@@ -138,8 +138,8 @@ class TileKernel(ByReference):
         (`measure.gemm_bound` gives that of a product). `exact`: equal to the reference rounded to the
         output's dtype instead.
         """
-        options = self._options(kwargs, bound=0.0, exact=False, device=None)
-        return verify(self.dispatcher, reference, self._bind(args, kwargs), *options)
+        options = self._options(kwargs, "bound", "exact", "device")
+        return verify(self.dispatcher, reference, self._bind(args, kwargs), **options)
 
     @short_traceback
     def time(self, /, *args: Any, **kwargs: Any) -> Timing:
@@ -148,8 +148,8 @@ class TileKernel(ByReference):
         Measured with CUDA events on a GPU, to which host arrays are copied once, or with the clock on the emulator.
         Every run writes to the arguments.
         """
-        repeat, device = self._options(kwargs, repeat=20, device=None)
-        return time_kernel(self.dispatcher, self._bind(args, kwargs), repeat=repeat, device=device)
+        options = self._options(kwargs, "repeat", "device")
+        return time_kernel(self.dispatcher, self._bind(args, kwargs), **options)
 
     def trace(self, block: int | tuple[int, ...] = 0, thread: int | tuple[int, ...] = 0) -> Callable[..., Any]:
         """``k.trace(block=(0, 0), thread=(3, 1))(A, B, C)``: run on the emulator and return that thread's trace."""
@@ -174,10 +174,9 @@ class TileKernel(ByReference):
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
-        options = {"seed": None, "seeds": None, "raises": True, "checks": None, "without": (), "baseline": None}
-        options |= {"algebra": None, "unwritten": ()}
+        names = "seed", "seeds", "raises", "checks", "without", "baseline", "algebra", "unwritten"
         tensors = [tensor.name for tensor in self.signature.tensors]
-        asked = Asked.of(self.signature, [self.name], tensors, *self._options(kwargs, **options))
+        asked = Asked.of(self.signature, [self.name], tensors, **self._options(kwargs, *names))
         return checked(OneKernel(self.dispatcher, self.on_host(args, kwargs), asked.algebra), asked)
 
     def _emulated(self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Any:

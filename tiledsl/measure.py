@@ -129,8 +129,8 @@ BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives t
 
 
 def verify(
-    kernel: Dispatcher, reference: Callable[..., Any], values: Mapping[str, Any], bound: Any, exact: bool,
-    device: str | None,
+    kernel: Dispatcher, reference: Callable[..., Any], values: Mapping[str, Any], bound: Any = 0.0, exact: bool = False,
+    device: str | None = None,
 ) -> Verification:  # fmt: skip
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
     import numpy
@@ -242,7 +242,7 @@ def _same(got: Any, expected: Any) -> Any:
 # -- time ------------------------------------------------------------------------------------------------
 
 
-def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], *, repeat: int, device: str | None) -> Timing:
+def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], repeat: int = 20, device: str | None = None) -> Timing:
     """Time runs of `kernel` on `values`. See `TileKernel.time`."""
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")

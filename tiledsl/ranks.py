@@ -46,7 +46,7 @@ def run_ranks(launches: Iterable[OnRank], *, seed: int | None = None) -> None:
     """
     from tiledsl.backends.emulator import Options
 
-    asked = _asked("run_ranks", seed=seed)
+    asked = Asked.of(Called("run_ranks"), (), (), seed)
     _Together("run_ranks", launches).run(Options(seed=asked.seeds[0]))
 
 
@@ -69,20 +69,8 @@ def check_ranks(
     """
     together = _Together("check_ranks", launches)
     names = [launch.kernel.name for launch in together.launches]
-    return checked(together, _asked("check_ranks", names, seed, seeds, raises, checks, without, baseline))
-
-
-def _asked(
-    called: str,
-    kernels: Iterable[str] = (),
-    seed: Any = None,
-    seeds: Any = None,
-    raises: bool = True,
-    checks: Any = None,
-    without: Any = (),
-    baseline: Any = None,
-) -> Asked:
-    return Asked.of(Called(called), [*kernels], (), seed, seeds, raises, checks, without, baseline, None, ())
+    asked = Asked.of(Called("check_ranks"), names, (), seed, seeds, raises, checks, without, baseline)
+    return checked(together, asked)
 
 
 class _Together:

@@ -174,14 +174,14 @@ class Asked:
         called: Named,
         kernels: Collection[str],
         tensors: Collection[str],
-        seed: Any,
-        seeds: Any,
-        raises: bool,
-        checks: Any,
-        without: Any,
-        baseline: Any,
-        algebra: Any,
-        unwritten: Any,
+        seed: Any = None,
+        seeds: Any = None,
+        raises: bool = True,
+        checks: Any = None,
+        without: Any = (),
+        baseline: Any = None,
+        algebra: Any = None,
+        unwritten: Any = (),
     ) -> Asked:
         """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
         UsageError for the baseline."""
