@@ -70,8 +70,8 @@ def grouped_gemm(
     The offsets may be in device memory and are never copied to the host. They do not decrease, and stay from 0 to the
     number of rows: the emulator reports others; on a GPU results are then undefined, and nothing outside is accessed.
     """
-    call = _Call("grouped_gemm", False)
-    return _call(call, A, B, offsets, C, alpha, bias, epilogue, device, None, (scale_a, scale_b))
+    call = _Call("grouped_gemm", False, device, None, (scale_a, scale_b))
+    return _call(call, A, B, offsets, C, alpha, bias, epilogue)
 
 
 @short_traceback
@@ -96,15 +96,18 @@ def masked_gemm(
     counts[g] on are not written, and what A has there does not matter. expected: how many rows a group has on average,
     by which tiles are chosen, max_m / 2 if it is None; results do not depend on it.
     """
-    call = _Call("masked_gemm", True)
-    return _call(call, A, B, counts, C, alpha, bias, epilogue, device, expected, (scale_a, scale_b))
+    call = _Call("masked_gemm", True, device, expected, (scale_a, scale_b))
+    return _call(call, A, B, counts, C, alpha, bias, epilogue)
 
 
 class _Call(NamedTuple):
-    """The function that errors name, and whether its products are masked."""
+    """The function that errors name, whether its products are masked, and what it was asked for."""
 
     name: str
     masked: bool
+    device: str | None
+    expected: int | None
+    scales: tuple[Any, Any]
 
 
 class _Known(NamedTuple):
@@ -122,32 +125,20 @@ LIMIT = 4096
 """Most calls that are kept, so that shapes that keep changing do not fill the memory."""
 
 
-def _call(
-    call: Any,
-    A: Any,
-    B: Any,
-    bounds: Any,
-    C: Any,
-    alpha: float,
-    bias: Any,
-    epilogue: Any,
-    device: str | None,
-    expected: int | None,
-    scales: tuple[Any, Any],
-) -> Any:
+def _call(call: _Call, A: Any, B: Any, bounds: Any, C: Any, alpha: float, bias: Any, epilogue: Any) -> Any:
     """A call like an earlier one on torch tensors only looks up the consts, by all that the checks depend on."""
     try:
-        given = (A, B, bounds, *(x for x in scales if x is not None))
+        given = (A, B, bounds, *(x for x in call.scales if x is not None))
         facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in given]
         of_c = None if C is None else (C.dtype, C.shape, C.stride(), C.data_ptr() & 15)
-        key = (*facts, of_c, call.masked, device, expected)
+        key = (*facts, of_c, call.masked, call.device, call.expected)
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: the checks say what
         key = known = None
     if known is not None:
         result = new_array(call, A, (*A.shape[:-1], B.shape[2]), known.out) if C is None else C
     else:
-        result, known = _checked(call, A, B, bounds, C, device, expected, scales)
+        result, known = _checked(call, A, B, bounds, C)
         if known is None:
             return result
         if key is not None:
@@ -158,36 +149,26 @@ def _call(
     if B.shape[1] == 0:  # nothing is contiguous along it
         arrays[:2] = [new_array(call, X, X.shape, BF16) for X in arrays[:2]]
     for i, axis in known.unaligned:
-        arrays[i] = aligned_copy(call, arrays[i], axis, device, known.size)
-    if not known.consts["SCALED"]:
-        scales = None, None
-    elif not call.masked:
-        scales = scales[0][None], scales[1]
-    hopper_grouped(*arrays, bounds, alpha, bias, *scales, device=device, EPILOGUE=epilogue, **known.consts)
+        arrays[i] = aligned_copy(call, arrays[i], axis, call.device, known.size)
+    of_a, of_b = call.scales if known.consts["SCALED"] else (None, None)
+    if of_a is not None and not call.masked:
+        of_a = of_a[None]
+    hopper_grouped(*arrays, bounds, alpha, bias, of_a, of_b, device=call.device, EPILOGUE=epilogue, **known.consts)
     return result
 
 
-def _checked(
-    call: Any,
-    A: Any,
-    B: Any,
-    bounds: Any,
-    C: Any,
-    device: str | None,
-    expected: int | None,
-    scales: tuple[Any, Any],
-) -> tuple[Any, _Known | None]:
+def _checked(call: _Call, A: Any, B: Any, bounds: Any, C: Any) -> tuple[Any, _Known | None]:
     """C, and how to compute it; None if there is nothing to compute. Raises KernelArgumentError."""
     a, b = describe(call, "A", A), describe(call, "B", B)
     _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
-    scaled = any(x is not None for x in scales)
+    scaled = any(x is not None for x in call.scales)
     if scaled and a.dtype not in EIGHT:
         message = f"scale_a and scale_b are of 8-bit floats, and A and B are {a.dtype}"
         raise argument_error(
             call, message, "leave them out: alpha, or an epilogue function, scales any result", code="C802"
         )
     if scaled:
-        described_scales(call, *scales, a, b)
+        described_scales(call, *call.scales, a, b)
     groups, k, n = b.shape
     rows, shape = a.shape[-2], (*a.shape[:-1], n)
     outs = (BF16, F16) if a.dtype in EIGHT else (a.dtype,)
@@ -200,7 +181,7 @@ def _checked(
         return result, None
     mean = rows / groups
     if call.masked:
-        mean = rows / 2 if expected is None else float(expected)
+        mean = rows / 2 if call.expected is None else float(call.expected)
     by_columns, size = a.unit_axis() == len(a.shape) - 2, a.dtype.bytes if k else BF16.bytes
     # Groups begin anywhere in a column, and TMA at multiples of 16 bytes; wgmma reads 8-bit floats along k only.
     within = by_columns and (not call.masked or size == 1)
@@ -208,7 +189,7 @@ def _checked(
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls", code="C803")
-    emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
+    emulated = call.device == "emulator" or (call.device is None and a.device < 0 and available() is None)
     of_b = -2 if size == 1 and b.unit_axis() != 1 else _unaligned(b)
     unaligned = tuple((i, axis) for i, axis in enumerate((-1 if within else _unaligned(a), of_b)) if axis)
     return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, c.dtype, unaligned, size)
