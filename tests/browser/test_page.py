@@ -49,10 +49,9 @@ def report_of(name: str) -> Report:
     if name not in MEASURED:
         return collect(kernel, "sm_90a", settings, check)
     run = read_run(str(MEASURED[name]))
-    spec, arch = kernel.specialized("sm_90a", settings)
     values = values_of(kernel, "--measure", [f"{size}={value}" for size, value in run.sizes.items()])
     # The code may have changed since, which a report refuses: here the page is tested.
-    code = lowered_run(kernel, spec, arch, {}, values, np.zeros)[2]
+    code = lowered_run(kernel, "sm_90a", settings, values, np.zeros)[2]
     return collect(kernel, "sm_90a", settings, check, replace(run, code=code))
 
 

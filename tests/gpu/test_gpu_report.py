@@ -30,9 +30,8 @@ def test_a_measured_run(name: str, arch: str, settings: dict[str, Any], sizes: l
     from tiledsl.runtime import gpu_arch
 
     kernel = load_kernel(EXAMPLES / f"{name}.py", name)
-    spec, target = kernel.specialized(arch or gpu_arch(), settings)
-    consts = {key: value for key, value in settings.items() if key == "CLUSTER"}
-    made = measure(kernel, spec, target, consts, sizes)
+    target = arch or gpu_arch()
+    made = measure(kernel, target, settings, sizes)
     assert made.same and 0 < made.us[1] <= made.us[0]
     file = tmp_path / "run.stamps"
     file.write_text(made.to_json())

@@ -31,20 +31,19 @@ HOPPER = Path(__file__).parents[2] / "examples" / "gemm" / "hopper_fastest.py"
 NAIVE = HOPPER.with_name("naive.py")
 FORMATS = {"D": "bf16", "E": "bf16", "F": "bf16"}
 SIZES = ["M=256", "N=256", "K=512", "L=1"]
+ARCH = "sm_90a"
 
 
 def emulated(settings: dict[str, Any]) -> tuple[Run, Timeline]:
     """What `measure` gives on a GPU, of a run on the emulator, whose ops are the time of both clocks."""
     kernel = load_kernel(HOPPER, "hopper_fastest")
-    spec, arch = kernel.specialized("sm_90a", settings)
-    consts = {name: value for name, value in settings.items() if name not in FORMATS}
-    lowered, bound, code = lowered_run(kernel, spec, arch, consts, values_of(kernel, "--measure", SIZES), np.zeros)
+    lowered, bound, code = lowered_run(kernel, ARCH, settings, values_of(kernel, "--measure", SIZES), np.zeros)
     timeline = Timeline()
     stamps = Stamps(timeline)
     arguments = {arg.name: bound[arg.name] for arg in kernel.signature.params if bound[arg.name] is not None}
     run(lowered, arguments, options=Options(checks=True, hooks=(timeline, stamps)))
     sizes = dict(text.split("=") for text in SIZES)
-    made = Run(kernel.name, arch, code, "NVIDIA H100", sizes, (2.0, 1.5), (2.5, 2.4), True, stamps.records)
+    made = Run(kernel.name, ARCH, code, "NVIDIA H100", sizes, (2.0, 1.5), (2.5, 2.4), True, stamps.records)
     return made, timeline
 
 
@@ -60,8 +59,7 @@ def report(measured: tuple[Run, Timeline]) -> data.Report:
 
 def test_the_pass_stamps_each_wait_on_both_sides_and_each_arrival_before(measured: tuple[Run, Timeline]) -> None:
     kernel = load_kernel(HOPPER, "hopper_fastest")
-    spec, arch = kernel.specialized("sm_90a", FORMATS)
-    text = lowered_run(kernel, spec, arch, {}, values_of(kernel, "--measure", SIZES), np.zeros)[0]
+    text = lowered_run(kernel, ARCH, FORMATS, values_of(kernel, "--measure", SIZES), np.zeros)[0]
     ops = [op.name for op in text.walk()]
     waits = {"mbarrier.wait", "gpu.barrier", "gpu.named_barrier", "ptx.wgmma_wait", "tma.wait_group"}
     for before, op, after in zip(ops, ops[1:], ops[2:], strict=False):

@@ -25,7 +25,8 @@ from tiledsl.kernel import TileKernel
 def work(kernel: TileKernel, sizes: list[str], arch: str = "sm_90a", level: str = "", **settings: Any) -> Work:
     """level: "tile" for the kernel as it is written, else what a machine runs."""
     spec, arch = kernel.specialized(arch, settings)
-    arrays = arguments_of(kernel, spec, values_of(kernel, "--check", sizes), np.zeros)
+    given = arguments_of(kernel, settings, values_of(kernel, "--check", sizes), np.zeros)
+    arrays = {name: value for name, value in given.items() if name not in settings}
     stages: dict[str, Any] = {}
     lower(kernel.signature, spec, arch, observe=lambda stage, made: stages.setdefault(stage, made.clone()))
     found = Work()

@@ -84,9 +84,7 @@ def _measured(kernel: TileKernel, settings: dict[str, Any], arguments: argparse.
         return read_run(arguments.stamps)
     if not arguments.measure:
         return None
-    spec, arch = kernel.specialized(arguments.arch, settings)
-    consts = {c.name: settings[c.name] for c in kernel.signature.consts if c.name in settings}
-    found = measure(kernel, spec, arch, consts, arguments.measure)
+    found = measure(kernel, arguments.arch, settings, arguments.measure)
     if arguments.save_stamps:
         write_text(Path(arguments.save_stamps), found.to_json(), "give another file with --save-stamps")
     return found

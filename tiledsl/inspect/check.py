@@ -47,9 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check and print. Returns the exit code."""
     kernel, settings = asked_kernel(arguments)
     values = values_of(kernel, "--size", arguments.size)
-    spec, _ = kernel.specialized(None, settings)
-    given = arguments_of(kernel, spec, values, random_arrays())
-    consts = {const.name: settings[const.name] for const in kernel.signature.consts if const.name in settings}
+    given = arguments_of(kernel, settings, values, random_arrays())
     names = "seed", "seeds", "checks", "without", "baseline", "unwritten"
     options = {name: getattr(arguments, name) for name in names}
     if arguments.algebra is not None:
@@ -57,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not callable(options["algebra"]):
             file = kernel.signature.loc.file
             raise UsageError(f"{file} has no function {arguments.algebra}\n  fix: name one of it with --algebra")
-    result = kernel.check(**given, **consts, **options, raises=False)
+    result = kernel.check(**given, **options, raises=False)
     if arguments.write_baseline is not None:
         result = result.write_baseline(arguments.write_baseline)
     if arguments.sarif is not None:

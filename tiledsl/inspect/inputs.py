@@ -7,7 +7,7 @@ from typing import Any
 
 from tiledsl.errors import UsageError
 from tiledsl.kernel import TileKernel
-from tiledsl.signatures.signature import REQUIRED, Specialization
+from tiledsl.signatures.signature import REQUIRED
 
 
 def sizes_needed(kernel: TileKernel) -> list[str]:
@@ -43,11 +43,13 @@ def values_of(kernel: TileKernel, option: str, texts: list[str]) -> dict[str, in
 
 
 def arguments_of(
-    kernel: TileKernel, spec: Specialization, values: Mapping[str, int | float], make: Callable[..., Any]
+    kernel: TileKernel, settings: Mapping[str, Any], values: Mapping[str, int | float], make: Callable[..., Any]
 ) -> dict[str, Any]:
-    """``make(shape, dtype)`` makes an array. An optional tensor is passed if all of its extents are given."""
+    """settings: consts, which are arguments, too, and dtypes. ``make(shape, dtype)`` makes an array. An optional tensor
+    is passed if all of its extents are given."""
     from tiledsl.ir.semantics import numpy_dtype
 
+    spec, _ = kernel.specialized(None, settings)
     dtypes = {name: tensor.dtype for name, tensor in spec.tensors if tensor is not None}
     arguments: dict[str, Any] = {p.name: values[p.name] for p in kernel.signature.scalars if p.name in values}
     for param in kernel.signature.tensors:
@@ -55,7 +57,7 @@ def arguments_of(
         arguments[param.name] = None
         if None not in shape:
             arguments[param.name] = make(tuple(int(n or 0) for n in shape), numpy_dtype(dtypes[param.name]))
-    return arguments
+    return arguments | {c.name: settings[c.name] for c in kernel.signature.consts if c.name in settings}
 
 
 def random_arrays(seed: int = 0) -> Callable[..., Any]:

@@ -14,7 +14,6 @@ from tiledsl.inspect.report import data
 from tiledsl.inspect.report.data import Check
 from tiledsl.inspect.report.places import Places
 from tiledsl.kernel import TileKernel
-from tiledsl.signatures.signature import Specialization
 from tiledsl.verdict import MOST
 
 DEADLOCK = "T401"
@@ -33,9 +32,7 @@ class Checked:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-def checked(
-    kernel: TileKernel, spec: Specialization, consts: Mapping[str, Any], sizes: list[str], places: Places
-) -> Checked:
+def checked(kernel: TileKernel, settings: Mapping[str, Any], sizes: list[str], places: Places) -> Checked:
     """sizes: texts ``NAME=VALUE`` for extents and scalars; without any,
     the kernel does not run. An optional tensor is passed if all of its extents are given. Raises TileError for sizes
     that the kernel does not have or cannot do without."""
@@ -48,9 +45,9 @@ def checked(
     from tiledsl.backends.emulator import Options
 
     given = {name: str(value) for name, value in values.items()}
-    arrays = arguments_of(kernel, spec, values, np.zeros)
+    passed = arguments_of(kernel, settings, values, np.zeros)
     dispatcher, timeline, work = kernel.dispatcher, Timeline(), Work()
-    arguments = dispatcher.arguments(dispatcher.launcher.bind((), {**arrays, **consts}), "emulator")
+    arguments = dispatcher.arguments(dispatcher.launcher.bind((), passed), "emulator")
     dispatcher.place(arguments)
     found: list[Finding] = []
 

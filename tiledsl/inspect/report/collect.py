@@ -61,7 +61,6 @@ def collect(
     from tiledsl.backends.ptx.sass.report import sass_report
 
     spec, arch = kernel.specialized(arch, settings)
-    consts = {c.name: settings[c.name] for c in kernel.signature.consts if c.name in settings}
     places = Places()
     at = places.of(kernel.signature.loc)
     built = _build(kernel, spec, arch, settings)
@@ -77,7 +76,7 @@ def collect(
             missing = str(error)
     roles, pipeline = cast(RolesReport, found["roles"]), cast(PipelineReport, found["pipeline"])
     banks = banks_of(cast(BankReport, found["banks"]), places)
-    ran = checked(kernel, spec, consts, check, places)
+    ran = checked(kernel, settings, check, places)
     role_list, rings = [*roles_of(roles, places)], [*rings_of(roles, places)]
     timeline = timeline_of(ran.timeline, ran.deadlock, role_list, rings, places) if ran.timeline is not None else None
     return data.Report(
@@ -98,7 +97,7 @@ def collect(
         groups=[*pipeline.groups],
         check=ran.check,
         timeline=timeline,
-        measured=measured(kernel, spec, arch, consts, run, role_list, rings, places) if run is not None else None,
+        measured=measured(kernel, arch, settings, run, role_list, rings, places) if run is not None else None,
         roofline=roofline_of(ran.work, arch, built.grid, ran.sizes) if ran.work is not None else None,
         provenance=_provenance(kernel, arch, settings, built),
         cubin=b64encode(built.cubin).decode(),

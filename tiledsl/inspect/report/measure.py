@@ -27,7 +27,6 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import time_by_events
 from tiledsl.runtime.dispatch import Dispatcher
-from tiledsl.signatures.signature import Specialization
 
 SCHEMA = "tiledsl.stamps/1"
 REPEAT = 20
@@ -54,9 +53,7 @@ class Run:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":")) + "\n"
 
 
-def measure(
-    kernel: TileKernel, spec: Specialization, arch: str, consts: Mapping[str, Any], sizes: Sequence[str]
-) -> Run:
+def measure(kernel: TileKernel, arch: str, settings: Mapping[str, Any], sizes: Sequence[str]) -> Run:
     """On random data of these sizes, texts ``NAME=VALUE``. Raises UsageError, and DeviceError without a GPU."""
     from tiledsl.runtime.driver import available, driver
 
@@ -66,7 +63,7 @@ def measure(
         raise DeviceError(f"--measure needs an NVIDIA GPU, and this process can use none\n  fix: {fix}")
     gpu = driver()
     gpu.target_of(0, kernel.name, arch)
-    lowered, bound, code = lowered_run(kernel, spec, arch, consts, values, random_arrays())
+    lowered, bound, code = lowered_run(kernel, arch, settings, values, random_arrays())
     target, chosen = kernel.dispatcher.build_of(bound)
     if chosen != arch:
         raise UsageError(f"--measure runs {kernel.name} as it is built for {chosen} here\n  fix: add --arch {chosen}")
@@ -74,7 +71,7 @@ def measure(
     builds = Builds(kernel.signature)
     builds.adopt(target, arch, image)
     us, results, _ = _run(kernel.dispatcher, bound)
-    again = _bound(kernel, spec, consts, values, random_arrays())
+    again = _bound(kernel, settings, values, random_arrays())
     us_stamped, stamped_results, memory = _run(Dispatcher(builds), again, image)
     return Run(
         kernel=kernel.name, arch=arch, code=code, gpu=gpu.devices[0].name,
@@ -109,27 +106,21 @@ def _run(
 
 
 def _bound(
-    kernel: TileKernel,
-    spec: Specialization,
-    consts: Mapping[str, Any],
-    values: Mapping[str, int | float],
-    make: Callable[..., Any],
+    kernel: TileKernel, settings: Mapping[str, Any], values: Mapping[str, int | float], make: Callable[..., Any]
 ) -> dict[str, Any]:
     """The arguments of a call by name, on the host."""
-    arrays = arguments_of(kernel, spec, values, make)
-    return kernel.dispatcher.launcher.bind((), {**arrays, **consts})
+    return kernel.dispatcher.launcher.bind((), arguments_of(kernel, settings, values, make))
 
 
 def lowered_run(
     kernel: TileKernel,
-    spec: Specialization,
     arch: str,
-    consts: Mapping[str, Any],
+    settings: Mapping[str, Any],
     values: Mapping[str, int | float],
     make: Callable[..., Any],
 ) -> tuple[Kernel, dict[str, Any], str]:
     """(the kernel with stamps that a run of these sizes launches, its arguments, a digest of it)"""
-    bound = _bound(kernel, spec, consts, values, make)
+    bound = _bound(kernel, settings, values, make)
     used, _ = kernel.dispatcher.build_of(bound, arch)
     lowered = lower(kernel.signature, used, arch, stamps=True)[0]
     return lowered, bound, hashlib.sha256(print_kernel(lowered, locs=False).encode()).hexdigest()
@@ -152,20 +143,14 @@ def read_run(file: str) -> Run:
 
 
 def measured(
-    kernel: TileKernel,
-    spec: Specialization,
-    arch: str,
-    consts: Mapping[str, Any],
-    run: Run,
-    roles: Sequence[data.Role],
-    rings: Sequence[data.Ring],
-    places: Places,
-) -> data.Measured:
+    kernel: TileKernel, arch: str, settings: Mapping[str, Any], run: Run,
+    roles: Sequence[data.Role], rings: Sequence[data.Ring], places: Places,
+) -> data.Measured:  # fmt: skip
     """Of a run of this kernel. It needs no GPU. Raises UsageError for a run of another build."""
     import numpy as np
 
     values = values_of(kernel, "--measure", [f"{name}={value}" for name, value in run.sizes.items()])
-    lowered, _, code = lowered_run(kernel, spec, arch, consts, values, np.zeros)
+    lowered, _, code = lowered_run(kernel, arch, settings, values, np.zeros)
     if (run.kernel, run.code) != (kernel.name, code):
         of = f"of {run.kernel} for {run.arch}" if (run.kernel, run.arch) != (kernel.name, arch) else "of other code"
         fix = "measure again, or give the --const, --dtype and --arch that were measured"
