@@ -199,9 +199,9 @@ def test_consts_that_do_not_fit(consts: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("along", [False, True])
 def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
     A, B, C = _batches(*size)
-    plan = plan_f32(*size, 2, 1 if along else 2, 2, early=False)
+    plan = plan_f32(*size, 2, 1 if along else 2, early=False)
     sums = None if plan.sums is None else np.full(plan.sums, np.nan, np.float32)
-    done = None if plan.done is None else np.zeros(plan.done, np.uint32)
+    done = None if plan.sums is None else np.zeros(plan.sums[1], np.uint32)
     given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.whole)
     fastest(*given, device="emulator", **plan.consts)
     assert _right(A, B, C)
@@ -209,15 +209,14 @@ def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
 
 def test_what_a_plan_says_of_its_workspaces() -> None:
     whole = plan_f32(1, 4096, 4096, 4096)
-    assert (whole.parts, whole.sums, whole.done) == (1, None, None) and "GATHER" not in whole.consts
+    assert (whole.sums, whole.whole) == (None, 0) and "GATHER" not in whole.consts
     deep = plan_f32(1, 64, 128, 100000)
     tiles = -(-64 // deep.consts["BM"]) * -(-128 // deep.consts["BN"])
-    assert deep.parts > 16 and deep.whole == 0 and deep.consts["GATHER"]
-    assert deep.sums == (deep.parts, tiles, deep.consts["BM"] * deep.consts["BN"])
-    assert deep.done == (tiles,)
+    assert deep.sums is not None and deep.sums[0] > 16 and deep.whole == 0 and deep.consts["GATHER"]
+    assert deep.sums[1:] == (tiles, deep.consts["BM"] * deep.consts["BN"])
     tail = plan_f32(1, 5248, 2560, 1600)
     tiles = -(-5248 // tail.consts["BM"]) * -(-2560 // tail.consts["BN"])
-    assert 0 < tail.whole < tiles and tail.sums is not None and tail.sums[:2] == (tail.parts, tiles - tail.whole)
+    assert 0 < tail.whole < tiles and tail.sums is not None and tail.sums[1] == tiles - tail.whole
 
 
 def test_small_products_launch_early_where_the_target_can() -> None:
@@ -287,4 +286,5 @@ def test_the_compiled_choice_is_that_of_its_model(
     assert made.us == ranked[0][3].total
     fastest = [(of.consts, *split) for of, *split, times in ranked if times.total == made.us]
     of = {name: made.consts[name] for name in fastest[0][0]}
-    assert (of, made.parts, made.whole) in fastest and not (invariant and made.parts > 1)
+    parts = made.sums[0] if made.sums else 1
+    assert (of, parts, made.whole) in fastest and not (invariant and parts > 1)

@@ -367,16 +367,15 @@ class PlanF32(NamedTuple):
     """How to call `fastest`:
     ``fastest(A, B, C, alpha, beta, bias, sums, done, plan.whole, **plan.consts)``.
 
-    sums: the shape of an f32 workspace, contents undefined. done: that of a u32 workspace, which must be zero, and is
-    zero again afterwards. Both are None where k is in one part; then None is passed for the workspaces, too. Launches
-    that may overlap, on two streams, need workspaces of their own. us: microseconds that `plan_f32` expects.
+    sums: the shape of an f32 workspace, contents undefined: parts of k, tiles in parts, elements of a tile. done is a
+    u32 workspace of a word for each of these tiles, which must be zero, and is zero again afterwards. Where k is in one
+    part, sums is None, and None is passed for the workspaces. Launches that may overlap, on two streams, need
+    workspaces of their own. us: microseconds that `plan_f32` expects.
     """
 
     consts: dict[str, Any]
-    parts: int
-    whole: int
-    sums: tuple[int, int, int] | None
-    done: tuple[int] | None
+    whole: int = 0
+    sums: tuple[int, int, int] | None = None
     us: float = 0.0
 
 
@@ -388,7 +387,6 @@ def plan_f32(
     k: int,
     a_unit: int = 2,
     b_unit: int = 2,
-    c_unit: int = 2,
     *,
     a_align: int = 16,
     b_align: int = 16,
@@ -398,14 +396,13 @@ def plan_f32(
 ) -> PlanF32:
     """How to compute `batch` products of m x n x k in f32.
 
-    a_unit, b_unit, c_unit: the axes of stride 1 of A [batch, m, k], B [batch, k, n] and C [batch, m, n], -1: none;
-    a_align, b_align: bytes, 16 or fewer, that divide the address and the other strides; all as a kernel sees them
-    (`Global.unit`, `Global.align`). With c_unit=1 results are stored in vectors, too, but it is faster to exchange the
+    a_unit, b_unit: the axes of stride 1 of A [batch, m, k] and B [batch, k, n], -1: none; a_align, b_align: bytes, 16
+    or fewer, that divide the address and the other strides; all as a kernel sees them (`Global.unit`, `Global.align`).
+    That of C does not matter; where it is 1, results are stored in vectors, too, but it is faster to exchange the
     operands: C^T = B^T A^T by views. early: the target has early launches (sm_90 and later). batch_invariant: the
     products of a row are added in the order of k, whatever m is. A bias and an epilogue change nothing: consts of their
     own, as EPILOGUE, are added by the caller.
     """
-    del c_unit  # the tiles are the same
     product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     us, option = best(product, batch_invariant)
     return plan_of(option, product, early)._replace(us=us)
@@ -418,19 +415,19 @@ def plan_of(option: Option, product: Product, early: bool) -> PlanF32:
     if early and product.batch * product.m * product.n * product.k < EARLY:
         consts["EARLY"] = True
     if parts == 1:
-        return PlanF32(consts, 1, 0, None, None)
+        return PlanF32(consts)
     consts["GATHER"] = min(GATHER, key=lambda n: (parts // n + parts % n, -n))
-    return PlanF32(consts, parts, whole, (parts, split, of.bm * of.bn), (split,))
+    return PlanF32(consts, whole, (parts, split, of.bm * of.bn))
 
 
 def ranked_f32(
-    count: int, batch: int, m: int, n: int, k: int, a_unit: int = 2, b_unit: int = 2, c_unit: int = 2, *,
+    count: int, batch: int, m: int, n: int, k: int, a_unit: int = 2, b_unit: int = 2, *,
     a_align: int = 16, b_align: int = 16, early: bool = True, batch_invariant: bool = False,
     processors: int = PROCESSORS,
 ) -> list[tuple[Candidate, int, int, EstimateF32]]:  # fmt: skip
     """The `count` fastest candidates, parts of k, and tiles before those in parts, among which `plan_f32` chooses, with
     the time that is expected."""
-    del c_unit, early
+    del early
     product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     found = [each for options in _options(product, batch_invariant) for each in options.possible(*product[:4])]
     known = {(of.name, *split): (of, *split, times) for of, times, *split in found}

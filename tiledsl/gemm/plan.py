@@ -156,7 +156,7 @@ def _for_f32(problem: Problem) -> Plan:
 
 def of_plan_f32(chosen: PlanF32, exchanged: bool = False) -> Plan:
     """As a `Plan`."""
-    done = chosen.done[0] if chosen.done else 0
+    done = chosen.sums[1] if chosen.sums else 0
     early, numbers = chosen.consts.get("EARLY", False), {"whole": chosen.whole}
     return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers, early=early)
 
