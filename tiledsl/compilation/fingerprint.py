@@ -50,11 +50,6 @@ def specialization_key(spec: Specialization, arch: str) -> bytes:
     return _digest(_specialization_parts(spec, arch))
 
 
-def compiler_key() -> bytes:
-    """Hash of the compiler: the sources of tiledsl, this build of Python, and the backend's tools."""
-    return _digest(_compiler_parts())
-
-
 def _digest(parts: Parts) -> bytes:
     return hashlib.sha256(json.dumps([*parts.items()]).encode()).digest()
 
@@ -90,6 +85,7 @@ def _understood(meaning: Meaning, what: str = "") -> bytes:
 
 
 def _compiler_parts() -> Parts:
+    """The sources of tiledsl, this build of Python, and the backend's tools."""
     from tiledsl.backends.ptx.tools import tool_versions
 
     python = sys.implementation.cache_tag, sys.version, sys.platform, sys.flags.optimize
