@@ -48,10 +48,6 @@ class Records:
     def find(self, product: str, consts: Mapping[str, Any]) -> Result | None:
         return self._known.get((product, key_of(consts)))
 
-    def of(self, product: str) -> dict[str, Result]:
-        """By `key_of`."""
-        return {key: result for (of, key), result in self._known.items() if of == product}
-
     def add(self, product: str, consts: Mapping[str, Any], result: Result) -> None:
         """On disk when this returns. Raises TileError if it cannot be written."""
         record = {**self._setting, "product": product, "consts": dict(consts), "result": result}

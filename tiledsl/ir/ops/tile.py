@@ -80,11 +80,6 @@ class SharedAlloc(Op):
         """The layout; row order where none is chosen."""
         return ROW if self.layout == AUTO else parse_layout(self.layout, self.type.dtype.bytes)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes from the tile's first element to its last, as it is laid out."""
-        return self.placement.footprint(self.type.dims) * self.type.dtype.bytes
-
     def verify(self) -> None:
         self.require(all(isinstance(v.type, SharedType) for v in self.over), "over= takes shared tiles")
         self.require(self.stages in (1, *self.type.dims[:1]), f"{self.stages} stages are not axis 0 of {self.type}")
