@@ -58,15 +58,23 @@ class Touch:
 class _Times:
     """When each warp of the block has done something to each granule last, [granules, warps]: its count, `when`, which
     `lane` of it (and `MANY` if others did), by which `op`. `latest` [granules]: no `when` is above, 0 if all are over.
-    `did`: "read" or "wrote".
+    `did`: "read" or "wrote". The arrays are made when `any` turns true: most kernels do few of these things.
     """
 
+    latest: Known
+    when: Known
+    lane: NDArray[np.int8]
+    op: NDArray[np.int16]
+
     def __init__(self, granules: int, warps: int, did: str = "read") -> None:
-        self.warps, self.did, self.any = warps, did, False
-        self.latest = np.zeros(granules, np.int32)
-        self.when = np.zeros((granules, warps), np.int32)
-        self.lane = np.zeros((granules, warps), np.int8)
-        self.op = np.zeros((granules, warps), np.int16)
+        self.granules, self.warps, self.did, self.any = granules, warps, did, False
+
+    def begin(self) -> None:
+        """Something is done."""
+        if not self.any:
+            self.any, shape = True, (self.granules, self.warps)
+            self.latest, self.when = np.zeros(self.granules, np.int32), np.zeros(shape, np.int32)
+            self.lane, self.op = np.zeros(shape, np.int8), np.zeros(shape, np.int16)
 
     def forget(self, cells: Ints) -> None:
         if self.any:
@@ -76,7 +84,7 @@ class _Times:
 
     def remember(self, cells: Ints, warps: Ints, lanes: Ints, now: Ints, synced: Ints, op: int) -> None:
         """`lanes` as `cells`; one entry a lane: `warps`, their counts, and those at which their lanes have met last."""
-        self.any = True
+        self.begin()
         at = cells * self.warps + warps[:, None]
         when, lane = self.when.reshape(-1), self.lane.reshape(-1)
         before = lane.take(at)
@@ -318,7 +326,7 @@ class SharedHistory:
     def begin_reading(self, touch: Touch, lanes: Ints | int) -> None:
         """`lanes`: who will have waited for it; `ALL`."""
         at, fetchers = touch.cells * self.warps + touch.warps[:, None], self.fetchers
-        fetchers.any = True
+        fetchers.begin()
         fetchers.when.reshape(-1)[at], fetchers.lane.reshape(-1)[at] = UNENDED, lanes
         fetchers.latest[touch.cells] = UNENDED
         fetchers.op.reshape(-1)[at] = self.ops.number(touch.access.op)
