@@ -57,4 +57,4 @@ def splat(name: str, type_: str, value: str, lanes: int) -> str:
 
 def address_of(array: NDArray[Any]) -> int:
     """As an argument of a compiled function."""
-    return array.__array_interface__["data"][0]
+    return array.ctypes.data

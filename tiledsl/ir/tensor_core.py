@@ -42,7 +42,8 @@ from tiledsl.layout.wgmma import WgmmaRow
 Array = NDArray[Any]
 Fma = Callable[[Array, Array, Array], Array]
 Terms = Sequence[Array]
-Add = Callable[[int, Terms, Terms], Array]
+Formats = tuple[str, str, str]
+Add = Callable[[int, Terms, Formats], Array]
 
 LEAST_EXPONENT = -133
 """The sum's exponent E is never below it."""
@@ -133,9 +134,7 @@ def _planes(row: MmaRow, a: Array, b: Array, c: Array, fma: Fma) -> Array:
 # -- floats ----------------------------------------------------------------------------------------
 
 
-def _chain(
-    dot: Dot, size: int, formats: tuple[str, str, str], a: Array, b: Array, c: Array, add: Add | None = None
-) -> Array:
+def _chain(dot: Dot, size: int, formats: Formats, a: Array, b: Array, c: Array, add: Add | None = None) -> Array:
     """Steps of `size` products each, in k order."""
     for first in range(0, len(a), size):
         c = _step(dot, formats, a[first : first + size], b[first : first + size], c, add)
@@ -153,7 +152,7 @@ _UPPER = 3 if sys.byteorder == "little" else 0
 """Of the four words of an f64, the one with its exponent."""
 
 
-def _exponents(values: Array, format: str) -> Array:
+def exponents(values: Array, format: str) -> Array:
     """floor(log2 |x|), at least the format's; of zeros `ZERO`. No f64 here is subnormal, so that its bits say it."""
     upper = np.ascontiguousarray(values).view(np.int16)[..., _UPPER::4]  # in 16 bits, with the sign before them
     biased = upper >> 4
@@ -163,7 +162,7 @@ def _exponents(values: Array, format: str) -> Array:
     return found
 
 
-def _step(dot: Dot, formats: tuple[str, str, str], a: Array, b: Array, c: Array, add: Add | None = None) -> Array:
+def _step(dot: Dot, formats: Formats, a: Array, b: Array, c: Array, add: Add | None = None) -> Array:
     """One step: a [k, m, warps] and b [k, n, warps] in f64, c [m, n, warps]. formats: of a, b and c.
 
     No operation on f64 rounds. A product has at most 22 significant bits and lies between 2^-266 (of bf16 subnormals)
@@ -175,8 +174,7 @@ def _step(dot: Dot, formats: tuple[str, str, str], a: Array, b: Array, c: Array,
     special = _special(*terms)
     if special is not None:
         terms = tuple(np.where(np.isfinite(x), x, 0.0) for x in terms)
-    exponents = tuple(map(_exponents, terms, formats))
-    exact = (add or _add)(dot.bits, terms, exponents)
+    exact = (add or _add)(dot.bits, terms, formats)
     if dot.kept:
         exact = _leading(exact, dot.kept)
     result = _round(exact + 0.0, acc)  # -0 + 0 is +0
@@ -185,10 +183,10 @@ def _step(dot: Dot, formats: tuple[str, str, str], a: Array, b: Array, c: Array,
     return semantics.canonical(np.where(np.isfinite(special), result, special.astype(result.dtype)), acc)
 
 
-def _add(bits: int, terms: Terms, exponents: Terms) -> Array:
-    """The sum of the truncated terms in f64: of a, b and c, and of their exponents."""
+def _add(bits: int, terms: Terms, formats: Formats) -> Array:
+    """The sum of the truncated terms in f64: of a, b and c in these formats."""
     a, b, c = terms
-    scale = bits - _largest_exponent(*exponents)
+    scale = bits - _largest_exponent(*map(exponents, terms, formats))
     factor = np.ldexp(1.0, scale)
     total = np.trunc(c * factor)
     term = np.empty_like(total)
@@ -226,7 +224,8 @@ def _round(exact: Array, acc: DType) -> Array:
         nearest.view(np.uint16)[np.abs(exact) <= 2.0**-25] = 0  # +0, from either side
         return nearest
     nearest = exact.astype(np.float32)
-    beyond = (np.abs(nearest) > np.abs(exact)) & (np.abs(exact) < 2.0**128)
+    size = np.abs(exact)
+    beyond = (np.abs(nearest) > size) & (size < 2.0**128)
     return (nearest.view(np.uint32) - beyond).view(np.float32) + np.float32(0)  # what vanishes is +0
 
 

@@ -10,7 +10,8 @@ from functools import cache
 import numpy as np
 
 from tiledsl.backends.machine_code import address_of, available, compiled, splat
-from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Terms
+from tiledsl.ir.formats import FORMATS
+from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Formats, Terms, exponents
 
 LANES = 8
 """Results side by side; the n of wgmma is a multiple of it."""
@@ -42,16 +43,24 @@ def _repeated(name: str, type_: str, k: str) -> str:
 
 
 _IR = f"""
-define i64 @run(ptr noalias %out, ptr %a, ptr %b, ptr %c, ptr %ea, ptr %eb, ptr %ec, i64 %m, i64 %n, i64 %k, i64 %bits)
+define i64 @run(ptr noalias %out, ptr %a, ptr %b, ptr %c, ptr %ea, ptr %eb, i64 %m, i64 %n, i64 %k, i64 %bits,
+                i64 %least)
 {{
 entry:
-  %total = mul i64 %m, %n
+  %total = mul i64 %m, %n{splat("least.v", "i64", "%least", LANES)}
   br label %body
 body:
   %at = phi i64 [ 0, %entry ], [ %at.next, %body.end ]
   %i = udiv i64 %at, %n
-  %j = urem i64 %at, %n{_loaded("ec", "i16", "%at")}
-  %e.0 = call <8 x i16> @llvm.smax.v8i16(<8 x i16> %ec.v, <8 x i16> splat (i16 {LEAST_EXPONENT}))
+  %j = urem i64 %at, %n{_loaded("c", "double", "%at")}
+  %c.bits = bitcast <8 x double> %c.v to <8 x i64>
+  %c.upper = lshr <8 x i64> %c.bits, splat (i64 {_MANTISSA})
+  %c.biased = and <8 x i64> %c.upper, splat (i64 {2 * _BIAS + 1})
+  %c.exponent = sub <8 x i64> %c.biased, splat (i64 {_BIAS})
+  %c.clamped = call <8 x i64> @llvm.smax.v8i64(<8 x i64> %c.exponent, <8 x i64> %least.v)
+  %c.zero = icmp eq <8 x i64> %c.biased, zeroinitializer
+  %e.c = select <8 x i1> %c.zero, <8 x i64> splat (i64 {LEAST_EXPONENT}), <8 x i64> %c.clamped
+  %e.0 = trunc <8 x i64> %e.c to <8 x i16>
   br label %largest
 largest:
   %p = phi i64 [ 0, %body ], [ %p.next, %largest ]
@@ -70,7 +79,7 @@ scale:{splat("bits.v", "i64", "%bits", LANES)}
   %factor = bitcast <8 x i64> %up.bits to <8 x double>
   %down.biased = sub <8 x i64> splat (i64 {_BIAS}), %up
   %down.bits = shl <8 x i64> %down.biased, splat (i64 {_MANTISSA})
-  %inverse = bitcast <8 x i64> %down.bits to <8 x double>{_loaded("c", "double", "%at")}
+  %inverse = bitcast <8 x i64> %down.bits to <8 x double>
   %c.scaled = fmul <8 x double> %c.v, %factor
   %sum.0 = call <8 x double> @llvm.trunc.v8f64(<8 x double> %c.scaled)
   br label %products
@@ -95,6 +104,7 @@ body.end:
 exit:
   ret i64 0
 }}
+declare <8 x i64> @llvm.smax.v8i64(<8 x i64>, <8 x i64>)
 declare <8 x i16> @llvm.smax.v8i16(<8 x i16>, <8 x i16>)
 declare <8 x double> @llvm.trunc.v8f64(<8 x double>)
 """
@@ -108,15 +118,15 @@ def add_terms() -> Add | None:
         return None
     run = compiled(_IR, 11)
 
-    def add(bits: int, terms: Terms, exponents: Terms) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        k, (products, _, m, n) = len(terms[0]), terms[2].shape
-        out = np.empty(terms[2].shape)
-        arrays = [out]  # products first
-        for (a, b, c), dtype in ((terms, np.float64), (exponents, np.int16)):
-            arrays += [np.ascontiguousarray(x, dtype) for x in (a.swapaxes(0, 1), b.swapaxes(0, 1), c)]
+    def add(bits: int, terms: Terms, formats: Formats) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        (a, b, c), least = terms, FORMATS[formats[2]].least_normal
+        k, (products, _, m, n) = len(a), c.shape
+        a, b = (np.ascontiguousarray(x.swapaxes(0, 1)) for x in (a, b))  # products first
+        out = np.empty(c.shape)
+        arrays = out, a, b, np.ascontiguousarray(c), *map(exponents, (a, b), formats)
         starts = [(address_of(x), x.nbytes // products) for x in arrays]
         for product in range(products):
-            run(*(start + product * size for start, size in starts), m, n, k, bits)
+            run(*(start + product * size for start, size in starts), m, n, k, bits, least)
         return out
 
     return add
