@@ -24,7 +24,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import M, N
-from tiledsl.errors import EmulatorError
+from tiledsl.errors import CompileErrors, EmulatorError
 from tiledsl.gemm import gemm
 from tiledsl.gemm.choice import UNALIGNED_STORE, best_in_time, within_sectors
 from tiledsl.gemm.chosen import explain_choice
@@ -90,6 +90,13 @@ def test_right_and_without_hazards(name: str, along_k: bool) -> None:
     run: Any = hopper_fastest._emulated  # pyright: ignore[reportPrivateUsage]
     run((halves[0], both, halves[1]), consts, checks=True, processors=4 if "CLUSTER" in consts else 1)
     assert (expected.astype(BF16) == C).all()
+
+
+def test_what_cannot_be_shifted() -> None:
+    A, B, C = numbers(2, 64, 64), numbers(2, 64, 72), np.zeros((2, 64, 72), BF16)
+    for more in ({"SPLIT": 2}, {"EXCHANGED": True}, {"ADD_C": True}, {"bias": np.zeros(72, np.float32)}):
+        with pytest.raises(CompileErrors, match="SHIFT is for a product whose k is not split"):
+            hopper_fastest(A, B, C, SHIFT=8, BM=64, BN=64, INSTANCES=2, device="emulator", **more)
 
 
 def test_the_whole_product() -> None:

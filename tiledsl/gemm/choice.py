@@ -2,7 +2,7 @@
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
 ns. MACS was measured; the other constants were fitted to 15,700 times on 821 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.2% slower than the fastest measured in the mean (docs/tuning.md).
+e4m3, int8 and tf32. What is chosen is 3.1% slower than the fastest measured in the mean (docs/tuning.md).
 """
 
 from __future__ import annotations

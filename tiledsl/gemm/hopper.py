@@ -9,6 +9,9 @@ With SPLIT, so many CTAs of a cluster share a tile's k; with GATHER, P clusters 
 `done` are the workspace: R is 1 or SPLIT for each tile, J the elements of a slice of it. `done` is zero before and
 after. Sums of GATHER clusters are loaded at once; best of all P.
 
+With SHIFT, A and C are two matrices each, of every other row, and tiles of the second begin so many columns before C
+(`every_other.py`).
+
 EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
 the bias and the epilogue then go by rows.
 
@@ -145,6 +148,9 @@ def hopper_fastest(
     )
     assert not HALVES or (PROMOTED and CLUSTER == (1, 1) and not SPLIT and not GATHER), (
         "HALVES is for PROMOTED sums without clusters, whose k is not split: leave it out"
+    )
+    assert not SHIFT or not (SPLIT or GATHER or RANKS or EXCHANGED or ADD_C or bias is not None), (
+        "SHIFT is for a product whose k is not split, not exchanged, and to which nothing is added: leave it out"
     )
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
     items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
