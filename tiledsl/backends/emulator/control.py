@@ -33,14 +33,17 @@ class OpInstr(Instr):
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         regs = c.regs
-        result = self.rule(c, self.op, *[regs[s] for s in self.srcs])
+        result = self.rule(c, self.op, *map(regs.__getitem__, self.srcs))
         dsts = self.dsts
         if len(dsts) == 1:
             regs[dsts[0]] = result
         elif dsts:
             for register, value in zip(dsts, result, strict=True):
                 regs[register] = value
-        return self.advance(c)
+        for register in self.free:  # as `advance` does: a call would take a tenth of the time of most ops
+            regs[register] = None
+        c.pc += 1
+        return True
 
 
 @dataclass(slots=True, eq=False)

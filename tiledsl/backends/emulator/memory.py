@@ -82,12 +82,16 @@ def checked(c: Cohort, op: Op, span: Span, address: Any, width: int, align: int)
 def assign(elements: NDArray[Any], index: Ints, value: Any, mask: Any) -> None:
     value = np.asarray(value, elements.dtype)
     if mask is None:
-        shape = np.broadcast_shapes(index.shape, value.shape)
-        elements[np.broadcast_to(index, shape)] = value
+        elements[_spread(index, np.broadcast(index, value).shape)] = value
         return
-    shape = np.broadcast_shapes(index.shape, value.shape, mask.shape)
-    lanes = np.broadcast_to(mask, shape)
-    elements[np.broadcast_to(index, shape)[lanes]] = np.broadcast_to(value, shape)[lanes]
+    shape = np.broadcast(index, value, mask).shape
+    lanes = _spread(mask, shape)
+    elements[_spread(index, shape)[lanes]] = _spread(value, shape)[lanes]
+
+
+def _spread(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """`np.broadcast_to`, which takes microseconds also where there is nothing to do."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def _index(span: Span, address: Ints) -> Ints:

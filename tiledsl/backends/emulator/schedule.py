@@ -129,7 +129,8 @@ class WaitInstr(Instr):
 
     def ready(self, c: Cohort) -> Bools:
         """For which warps it holds, [groups, warps]."""
-        return np.broadcast_to(self.condition.ready(c, self.op, *self.values(c)), c.shape[:2])
+        found, shape = self.condition.ready(c, self.op, *self.values(c)), c.shape[:2]
+        return found if found.shape == shape else np.broadcast_to(found, shape)
 
     def go_on(self, c: Cohort) -> None:
         self.condition.passed(c, self.op, *self.values(c))

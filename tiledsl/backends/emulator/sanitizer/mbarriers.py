@@ -94,7 +94,9 @@ class MbarrierUse:
         """Lanes of one warp may wait for several."""
         assert sync.phases is not None
         each = np.stack([sync.blocks - self.first, sync.warps, self.columns(sync.places), sync.phases])
-        rows, warps_, columns, phases = np.unique(each, axis=1)
+        if (each == each[:, :1]).all():  # most often one warp waits for one
+            each = each[:, :1]
+        rows, warps_, columns, phases = np.unique(each, axis=1) if each.shape[1] > 1 else each
         self.phases.acquire(sync.op, rows, warps_, columns, phases)
         self.require_initialised(sync.op, rows, warps_, rows, columns, np.zeros(len(rows), np.bool_))
         for column in np.unique(columns).tolist():
