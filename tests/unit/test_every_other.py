@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from tests.unit.test_gemm_call import numbers
 from tiledsl import (
     Global,
     bf16,
@@ -33,14 +33,8 @@ from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import Problem, choice_as_two, choice_of, plan
 from tiledsl.gemm.steps import problem_of, steps_of
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
-Array = NDArray[Any]
+BF16 = ml_dtypes.bfloat16
 THIN = Problem(1, 1040, 1240, 16)
-
-
-def numbers(*shape: int, seed: int = 0) -> Array:
-    """Small integers: their products are exact."""
-    return np.random.default_rng(seed).integers(-3, 4, shape).astype(BF16)
 
 
 # -- TMA ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.unit.test_gemm_call import numbers
 from tiledsl import (
     Global,
     Ring,
@@ -46,11 +47,6 @@ from tiledsl.lang import cdiv
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 Array = NDArray[Any]
-
-
-def numbers(*shape: int, seed: int = 0) -> Array:
-    """Small integers: their products are exact."""
-    return np.random.default_rng(seed).integers(-3, 4, shape).astype(BF16)
 
 
 def exact(A: Array, B: Array) -> Array:

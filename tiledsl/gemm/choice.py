@@ -359,7 +359,7 @@ def estimate(
     # Of two instances, one stores while the other multiplies.
     stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
 
-    more = where(n * result % SECTOR > 0, 0 if whole else UNALIGNED_STORE, 0) * t.breaks
+    more = 0 if whole else where(n * result % SECTOR > 0, UNALIGNED_STORE, 0) * t.breaks
     written = result * batch * m * n * (1 + more + NARROW_STORE * np.maximum(t.breaks / 2 - 1, 0))
 
     within = where(t.parts > 1, PARTS, 0) + DOUBLED * t.doublings + t.received / REDUCED
@@ -377,7 +377,8 @@ def estimate(
 
 
 def within_sectors(m: int, n: int, result: int) -> float:
-    """How much longer it takes at most to store such a result since rows of it begin within sectors."""
+    """How many ns longer it takes at most to store such a result, in pieces of 64 elements, since its rows begin within
+    sectors."""
     return 2 * UNALIGNED_STORE * result * m * n / DRAM if n * result % SECTOR else 0
 
 

@@ -10,33 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiledsl import Place, WorkItem
-from tiledsl.gemm.split_k import part_count, part_item
-from tiledsl.lang.schedules import unwrapped
+from tiledsl import WorkItem, tile_function
 
 
-@unwrapped
-def other_count(
-    place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any, shift: Any
-) -> Any:
-    """As `part_count`."""
-    return part_count(place, m, n + shift, k, sizes, band, batches, parts, groups)
-
-
-@unwrapped
-def other_item(
-    i: Any,
-    place: Place,
-    m: Any,
-    n: Any,
-    k: Any,
-    sizes: Any,
-    band: Any,
-    batches: Any,
-    parts: int,
-    groups: Any,
-    shift: Any,
-) -> Any:
-    """As `part_item`."""
-    t = part_item(i, place, m, n + shift, k, sizes, band, batches, parts, groups)
+@tile_function
+def shifted(t: Any, shift: int) -> Any:
+    """The item, whose tile of the second matrix begins `shift` columns earlier."""
     return WorkItem(m=t.m, n=t.n + -t.batch * shift, k=t.k, batch=t.batch)

@@ -66,7 +66,7 @@ from tiledsl import (
 from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.every_other import other_count, other_item
+from tiledsl.gemm.every_other import shifted
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_stores import rooms, store_columns, store_share
 from tiledsl.gemm.hopper_tiles import SUMS, as_stored, matrix, staged_width, staging
@@ -153,15 +153,13 @@ def hopper_fastest(
         "SHIFT is for a product whose k is not split, not exchanged, and to which nothing is added: leave it out"
     )
     groups: Any = sums.shape[0] if GATHER and sums is not None else None
-    items = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
+    items = Schedule(part_count, part_item, M, N + SHIFT, K, (BM, BN, BK), GROUP, L, SPLIT, groups)
     gathers, scatters = RANKS > 0 and own_rows is not None, RANKS > 0 and sent is not None
     call = of_ranks(of_call, RANKS)
     into: Any = own_sums if scatters else C
     if RANKS:
         order = call[0] + (1 if scatters else 0)
         items = Schedule(shard_count, shard_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, order)
-    if SHIFT:
-        items = Schedule(other_count, other_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, groups, SHIFT)
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     met: Any = meeting(SPLIT, BM, BN, 256 // INSTANCES) if SPLIT else None
     found: Any = shared((INSTANCES, 2), u32) if GATHER else None
@@ -190,6 +188,8 @@ def hopper_fastest(
     with role("load", registers=loading, threads=1):
         place: Any = i32(-1) if gathers else None
         for t in work:
+            if SHIFT:
+                t = shifted(t, SHIFT)
             if gathers:
                 place = load_gathered(ring, t, (A, own_rows, B), width, arrived, call, place)
             for k in t.k if not gathers else ():
@@ -218,6 +218,8 @@ def hopper_fastest(
     with role("math", warpgroups=2 // INSTANCES, registers=multiplying, instances=INSTANCES) as r:
         turn = u32(r.index)
         for t in work:
+            if SHIFT:
+                t = shifted(t, SHIFT)
             acc: Any = None if PROMOTED or PLANES else wgmma.accumulator((BM, BN), SUMS.get(A.dtype, f32))
             with r.turn("multiply"):
                 if PLANES:
