@@ -78,7 +78,7 @@ class Candidate(NamedTuple):
 
 def candidates(problem: Any) -> list[Candidate]:
     """What the model finds fastest, and tiles, clusters, bands and stages around that."""
-    found = [Candidate(v) for v, _ in ranked(5, *choice_of(problem))]
+    found = [Candidate(v) for v, _ in ranked(5, choice_of(problem))]
     if problem.m <= 64:
         fixed = [Variant((64, c, 2), along_n=n, band=8) for c in (16, 32, 48, 64, 128) for n in (1, 2)]
         fixed = [v for v in fixed if v not in [c.variant for c in found]]
@@ -93,7 +93,7 @@ def candidates(problem: Any) -> list[Candidate]:
 
 def in_one_piece(problem: Any) -> Any:
     """The plan by the fastest variant whose columns are not multiplied in halves, or None where that is chosen."""
-    found = [v for v, _ in ranked(100, *choice_of(problem))]
+    found = [v for v, _ in ranked(100, choice_of(problem))]
     return by_variant(problem, next(v for v in found if not v.in_halves)) if found[0].in_halves else None
 
 

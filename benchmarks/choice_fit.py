@@ -124,7 +124,7 @@ def bytes_of(shape: Measured) -> tuple[int, int]:
 def _hopper_timed(shape: Measured) -> bool:
     """Whatever the order of the tiles."""
     size, result = bytes_of(shape)
-    chosen = choice.best(*shape.shape, (True, shape.layout == "NT"), size=size, result=result)
+    chosen = choice.best(choice.Request(*shape.shape, (True, shape.layout == "NT"), size=size, result=result))
     chosen = of_row(as_row(0.0, chosen), shape.layout)[1]._replace(band=0)
     return chosen in (v._replace(band=0) for _, v in shape.times)
 

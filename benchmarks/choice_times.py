@@ -158,7 +158,7 @@ def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: s
         ]
     else:
         problem = _problem(_operands(size, layout, format))
-        found = [(v, times.total) for v, times in ranked(1 << 20, *choice_of(problem))]
+        found = [(v, times.total) for v, times in ranked(1 << 20, choice_of(problem))]
     near = [v for v, total in found if total <= WORSE * found[0][1]]
     if not count:
         return near

@@ -61,7 +61,7 @@ def described_by(size: tuple[int, int, int], split: Split | None, layout: str = 
 
 def variants(problem: Any, split: Split) -> list[Variant]:
     """What the model finds fastest, and tiles and clusters around that."""
-    found = [v for v, _ in ranked(3, *choice_of_planes(problem, split))]
+    found = [v for v, _ in ranked(3, choice_of_planes(problem, split))]
     for columns in (192, 176, 160, 128, 112):
         for m, n in ((1, 1), (2, 1), (1, 2)):
             found.append(Variant((128, columns, 1), along_m=m, along_n=n))

@@ -49,7 +49,7 @@ from tiledsl import (
 )
 from tiledsl.dims import K, M, N
 from tiledsl.gemm import gemm
-from tiledsl.gemm.choice import best
+from tiledsl.gemm.choice import Request, best
 from tiledsl.gemm.plan import Problem, plan
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.timing import quartiles
@@ -168,8 +168,10 @@ def _products(torch: Any) -> dict[str, Callable[[], object]]:
         "gemm, k cut": lambda: gemm(*deep),
         "a view of new memory": elsewhere,
         "a view of new memory, and gemm(a, b, view)": lambda: gemm(a, b, elsewhere()),
-        "choice.best, a new shape of many tiles": lambda: best(1, 4096 + next(sizes), 4096, 4096, (True, True)),
-        "choice.best, a new shape of few tiles": lambda: best(1, 256, 256, 4096 + next(sizes), (True, True)),
+        "choice.best, a new shape of many tiles": lambda: best(
+            Request(1, 4096 + next(sizes), 4096, 4096, (True, True))
+        ),
+        "choice.best, a new shape of few tiles": lambda: best(Request(1, 256, 256, 4096 + next(sizes), (True, True))),
         "plan, a new shape in fp32": lambda: plan(in_fp32._replace(m=4096 + next(sizes))),
         "plan, the same with B along k": lambda: plan(in_fp32._replace(m=4096 + next(sizes), unit_b=1)),
     }

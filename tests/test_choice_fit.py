@@ -29,7 +29,7 @@ from benchmarks.choice_fit import (
 )
 from benchmarks.choice_times import as_row, jobs_of, of_row, sampled
 from tiledsl.gemm import choice, ffma_choice
-from tiledsl.gemm.choice import best, estimate, halves, table_of
+from tiledsl.gemm.choice import Request, best, estimate, halves, table_of
 from tiledsl.inspect.contenders import Size
 
 SIZE = Size(1000, 2000, 3000)
@@ -54,7 +54,7 @@ def times() -> Times:
 
 def test_the_fastest_by_the_model_are_timed_and_some_of_each_kind() -> None:
     found = sampled(SIZE, "NT", 24, random.Random(1))
-    assert found[0] == best(1, 1000, 2000, 3000, (True, True)) and len(set(found)) == len(found) == 24
+    assert found[0] == best(Request(1, 1000, 2000, 3000, (True, True))) and len(set(found)) == len(found) == 24
     assert {v.exchanged for v in found} == {False, True} and {v.tile[2] for v in found} == {1, 2}
     assert len(sampled(Size(8192, 8192, 8192), "NT", 24, random.Random(1))) <= 16
 

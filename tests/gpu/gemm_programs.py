@@ -605,7 +605,7 @@ def rows_within_sectors() -> None:
         one = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         gemm(A[:-1], B, one[:-1])  # of an odd number of rows: as one
         gemm(A[-1:], B, one[-1:])
-        for variant, _ in ranked(1000, *choice_as_two(problem))[::5]:
+        for variant, _ in ranked(1000, choice_as_two(problem))[::5]:
             room.fill_(7.0)
             (step,) = steps_of(of, problem, as_two(problem, variant), None).launches
             addresses = A.data_ptr(), B.data_ptr(), C.data_ptr(), *SOMEWHERE[3:]

@@ -416,7 +416,7 @@ def test_what_the_kernel_refuses() -> None:
 def test_every_choice_fits(m: int, n: int, k: int, add_c: bool) -> None:
     """Steps of a block or two, operands as they are given, and registers for as many sums."""
     problem = Problem(1, m, n, k, "e4m3", unit_b=1, promoted=True, scaled=True, add_c=add_c)
-    made, chosen = plan(problem), best(*choice_of(problem))
+    made, chosen = plan(problem), best(choice_of(problem))
     consts, (rows, columns, instances) = made.consts, chosen.tile
     assert made.kernel is hopper_fastest and not made.exchanged
     assert consts["PROMOTED"] and consts["SCALED"] and consts["BK"] in (BLOCK, 2 * BLOCK) and consts["STAGES"] >= 3

@@ -143,7 +143,7 @@ def test_two_if_that_is_estimated_to_be_faster() -> None:
     for k in (16, 96, 512, 4096):
         problem = THIN._replace(k=k)
         chosen = plan(problem)
-        one, two = best_in_time(*choice_of(problem))[0], best_in_time(*choice_as_two(problem))[0]
+        one, two = best_in_time(choice_of(problem))[0], best_in_time(choice_as_two(problem))[0]
         assert not chosen.every_other or (two < one and chosen.consts["SHIFT"] == 8 and not chosen.exchanged)
     assert not plan(THIN._replace(k=4096)).every_other
 
@@ -156,4 +156,4 @@ def test_what_sectors_cost_at_most() -> None:
 def test_the_choice_says_so() -> None:
     choice = explain_choice(THIN)
     assert "every other row" in str(choice)
-    assert choice.candidates[0][1].total == best_in_time(*choice_as_two(THIN))[0]
+    assert choice.candidates[0][1].total == best_in_time(choice_as_two(THIN))[0]

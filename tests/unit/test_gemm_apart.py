@@ -36,7 +36,7 @@ from tiledsl.dims import K, M
 from tiledsl.errors import CompileErrors, EmulatorError, KernelArgumentError
 from tiledsl.gemm import gemm
 from tiledsl.gemm.apart import apart_consts, pays
-from tiledsl.gemm.choice import FEW_REGISTERS, Variant, best
+from tiledsl.gemm.choice import FEW_REGISTERS, Request, Variant, best
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.operands import described
@@ -203,7 +203,7 @@ EXTENTS = st.integers(1, 8192)
 )
 def test_every_choice_fits(m: int, n: int, k: int, a: bool, b: bool, unaligned: tuple[bool, bool]) -> None:
     """Shared memory, for lines of 2, 4 and 8 parts, and what the role that orders them takes for granted."""
-    chosen = best(1, m, n, k, (a, b), FEW_REGISTERS, apart=True)
+    chosen = best(Request(1, m, n, k, (a, b), FEW_REGISTERS, apart=True))
     consts = apart_consts(chosen, k, unaligned)
     if consts["BK"] % 64:
         assert not pays(chosen, 1, m, n, k, unaligned, 132)

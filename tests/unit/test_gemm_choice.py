@@ -20,6 +20,7 @@ from tiledsl.gemm.choice import (
     PARTED,
     TOGETHER,
     WHOLE,
+    Request,
     Tile,
     Variant,
     best,
@@ -45,7 +46,7 @@ EXTENTS = st.one_of(st.integers(0, 300), st.integers(1, 20000), st.sampled_from(
 def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool, behind: int, c: str) -> None:
     """Shared memory, clusters, and the widths that an operand in row order allows."""
     size, by_tma = (2 if "bf16" in c else 4), "TMA" in c
-    chosen = best(batch, m, n, k, (a, b), behind if by_tma else FEW_REGISTERS)
+    chosen = best(Request(batch, m, n, k, (a, b), behind if by_tma else FEW_REGISTERS))
     consts = chosen.consts(k, size, by_tma)
     rows, columns, instances = chosen.tile
     along_k = a if chosen.exchanged else b
@@ -140,7 +141,7 @@ def test_what_parts_of_k_cost_is_of_those_that_split_it(scaled: bool) -> None:
     """Filters leave the variants in the order by which the tables tell these apart; halves are among the first."""
     for m, n, k in ((512, 4096, 7168), (64, 512, 8192), (4096, 4096, 4096)):
         problem = Problem(1, m, n, k, "e4m3", unit_b=1, promoted=True, scaled=scaled)
-        found = ranked(1000, *choice_of(problem))
+        found = ranked(1000, choice_of(problem))
         assert all((times.reduction > 0) == (variant.parts > 0) for variant, times in found)
         assert m < 4096 or found[0][0].in_halves
 
@@ -181,7 +182,7 @@ def test_the_choice_is_the_fastest_of_all_in_one_piece(
     product = batch, m, n, k, (a, b)
     behind = m % 4
     fitting = [v for v in candidates(m, n, (a, b), WHOLE, len(CLUSTERS)) if v.has_registers(behind)]
-    chosen = best(*product, behind, processors, parted=False)
+    chosen = best(Request(*product, behind, processors, parted=False))
     assert chosen._replace(band=4) == least(fitting, product, processors)[1]
 
 
@@ -197,14 +198,15 @@ def test_the_compiled_model_chooses_what_numpy_finds_fastest(
     batch: int, m: int, n: int, k: int, processors: int, kind: tuple[Any, ...]
 ) -> None:
     along_k, behind, *rest = kind
-    arguments = batch, m, n, k, along_k, behind, processors, *rest
-    assert best(*arguments) == ranked(1, *arguments)[0][0]
+    request = Request(batch, m, n, k, along_k, behind, processors, *rest)
+    assert best(request) == ranked(1, request)[0][0]
 
 
 @pytest.mark.parametrize(("size", "result"), [(2, 2), (4, 4), (1, 2), (1, 4)])
 def test_every_candidate_has_room_for_its_stages(size: int, result: int) -> None:
     """What large tiles in parts of k would receive leaves none: 128 x 112 in 5 parts."""
-    found = [v for v, _ in ranked(1 << 20, 1, 832, 320, 4928, (True, True), 0, 132, True, False, False, size, result)]
+    request = Request(1, 832, 320, 4928, (True, True), size=size, result=result)
+    found = [v for v, _ in ranked(1 << 20, request)]
     assert {v.parts for v in found} >= {0, 1, 2, 4, 8}
     assert min(v.consts(4928, result, size=size)["STAGES"] for v in found) >= 3
 
@@ -219,14 +221,15 @@ def test_what_is_not_looked_at_is_hardly_ever_faster() -> None:
         product = 1, m, n, k, (True, drawn.random() < 0.5)
         parted = [w for v in candidates(m, n, product[-1], PARTED, len(CLUSTERS)) for w in split(v, m, n, k)]
         whole = candidates(m, n, product[-1], WHOLE, len(CLUSTERS))
-        slower.append(least([best(*product)], product)[0] / least(whole + parted, product)[0] - 1)
+        slower.append(least([best(Request(*product))], product)[0] / least(whole + parted, product)[0] - 1)
     assert sum(slower) / len(slower) < 0.003 and max(slower) < 0.09, sorted(slower)[-5:]
 
 
 def test_terms_add_up_and_are_ranked() -> None:
-    found = ranked(5, 1, 4096, 4096, 8192, (True, True))
+    request = Request(1, 4096, 4096, 8192, (True, True))
+    found = ranked(5, request)
     assert [times.total for _, times in found] == sorted(times.total for _, times in found)
-    assert found[0][0] == best(1, 4096, 4096, 8192, (True, True))
+    assert found[0][0] == best(request)
     times = found[0][1]
     assert times.total > times.steps >= max(times.products, times.staging, times.loads) > 0
-    assert times.reduction == 0 < ranked(1, 1, 64, 512, 126592, (True, True))[0][1].reduction
+    assert times.reduction == 0 < ranked(1, Request(1, 64, 512, 126592, (True, True)))[0][1].reduction

@@ -65,7 +65,7 @@ def test_operands_that_are_loaded_in_parts() -> None:
 @pytest.mark.parametrize("size", [(1, 4096, 4096, 4096), (1, 64, 512, 126592), (4, 512, 512, 512), (1, 1, 1, 1)])
 def test_the_first_of_the_ranking_is_what_is_chosen(size: tuple[int, int, int, int]) -> None:
     problem = Problem(*size)
-    ((variant, _),) = ranked(1, *choice_of(problem))
+    ((variant, _),) = ranked(1, choice_of(problem))
     assert plan(problem).consts == variant.consts(problem.k)
 
 

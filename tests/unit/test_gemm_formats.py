@@ -16,7 +16,7 @@ from tiledsl import Fragment, Memory, f32, index, maximum, tile_function
 from tiledsl.arch import TARGETS
 from tiledsl.errors import CompileErrors, KernelArgumentError
 from tiledsl.gemm import call, gemm
-from tiledsl.gemm.choice import Variant, best, estimate, table_of
+from tiledsl.gemm.choice import Request, Variant, best, estimate, table_of
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper import hopper_fastest
@@ -367,7 +367,7 @@ EXTENTS = st.one_of(st.integers(1, 300), st.integers(1, 20000), st.sampled_from(
 
 @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from((1, 4)), st.sampled_from((1, 2, 4)), st.integers(0, 3))
 def test_every_choice_fits(m: int, n: int, k: int, size: int, result: int, behind: int) -> None:
-    chosen = best(1, m, n, k, (True, True), behind, size=size, result=result)
+    chosen = best(Request(1, m, n, k, (True, True), behind, size=size, result=result))
     rows, columns, instances = chosen.tile
     consts = chosen.consts(k, result, behind < 3, size)
     share = slice_width(chosen.parts, columns) if chosen.parts else columns

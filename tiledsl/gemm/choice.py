@@ -28,6 +28,7 @@ __all__ = [
     "FEW_REGISTERS",
     "SHARED",
     "Estimate",
+    "Request",
     "Table",
     "Tile",
     "Variant",
@@ -403,38 +404,48 @@ def _by_size(values: dict[int, Any]) -> Numbers:
 # -- the choice --------------------------------------------------------------------------------------------------------
 
 
+class Request(NamedTuple):
+    """`batch` products of m x n x k, and which variants may compute them.
+
+    along_k: whether A and B are contiguous along k. behind: as of `choose`. parted: k may be split. apart: operands are
+    loaded in parts (apart.py): without multicast, lines by 64. promoted: few accumulators, and both warpgroups share a
+    tile, so that one adds while the other multiplies. size, result: bytes of an element of A and B, and of C, of which
+    32 bytes of a row or more are stored. exchange: operands may be exchanged. split: k is that of planes. whole: as of
+    `estimate`."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    along_k: tuple[bool, bool]
+    behind: int = 0
+    processors: int = 132
+    parted: bool = True
+    apart: bool = False
+    promoted: bool = False
+    size: int = 2
+    result: int = 2
+    exchange: bool = True
+    split: Split | None = None
+    whole: bool = False
+
+    @property
+    def least(self) -> int:
+        """Divides the columns of a tile, of which 32 bytes or more of a row are stored."""
+        return max(16, 32 // self.result)
+
+
 @cache
-def best_in_time(
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
-    along_k: tuple[bool, bool],
-    behind: int = 0,
-    processors: int = 132,
-    parted: bool = True,
-    apart: bool = False,
-    promoted: bool = False,
-    size: int = 2,
-    result: int = 2,
-    exchange: bool = True,
-    split: Split | None = None,
-    whole: bool = False,
-) -> tuple[float, Variant]:
-    """The least estimated time, in ns, and the variant. along_k: whether A and B are contiguous along k. behind: as of
-    `choose`. parted: k may be split. apart: operands are loaded in parts (apart.py): without multicast, lines by 64.
-    size, result: bytes of an element of A and B, and of C, of which 32 bytes of a row or more are stored. promoted: few
-    accumulators, and both warpgroups share a tile, so that one adds while the other multiplies. exchange: operands may
-    be exchanged. split: k is that of planes. whole: as of `estimate`."""
-    more = apart, promoted, size, result, exchange, split, whole
-    kinds, product = _search(batch, m, n, k, along_k, behind, processors, parted, *more)
+def best_in_time(request: Request) -> tuple[float, Variant]:
+    """The least estimated time, in ns, and the variant."""
+    kinds, product = _search(request)
     time, variant, groups = min((kind.fastest(*product) for kind in kinds), key=itemgetter(0))
-    return time, _of_product(variant, groups, m, n)
+    return time, _of_product(variant, groups, request.m, request.n)
 
 
-def best(*product: Any, **more: Any) -> Variant:
-    """The variant with the least estimated time; arguments as of `best_in_time`."""
-    return best_in_time(*product, **more)[1]
+def best(request: Request) -> Variant:
+    """The variant with the least estimated time."""
+    return best_in_time(request)[1]
 
 
 def halves(k: int, size: int) -> int:
@@ -442,13 +453,11 @@ def halves(k: int, size: int) -> int:
     return cdiv(k * size, 2)
 
 
-def ranked(
-    count: int, batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], *rest: Any
-) -> list[tuple[Variant, Estimate]]:
-    """The `count` fastest variants among which `best` chooses, with their times. rest: as of `best_in_time`."""
-    kinds, product = _search(batch, m, n, k, along_k, *rest)
+def ranked(count: int, request: Request) -> list[tuple[Variant, Estimate]]:
+    """The `count` fastest variants among which `best` chooses, with their times."""
+    kinds, product = _search(request)
     possible = (each for kind in kinds for each in kind.possible(*product))
-    found = [(_of_product(v, groups, m, n), times) for v, times, groups in possible]
+    found = [(_of_product(v, groups, request.m, request.n), times) for v, times, groups in possible]
     return sorted(found, key=lambda each: each[1].total)[:count]
 
 
@@ -471,37 +480,15 @@ def choose(
     """
     size, result = DTYPES[format].bytes, FORMATS[format, format].results[0].bytes
     orders = True, along_k or size != 2
-    more = {"parted": False, "size": size, "result": result, "exchange": False}
-    return best(batch, m, n, k, orders, behind, processors, **more).consts(k, result, size=size)
+    plain = Request(batch, m, n, k, orders, behind, processors, False, size=size, result=result, exchange=False)
+    return best(plain).consts(k, result, size=size)
 
 
-def _search(
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
-    along_k: tuple[bool, bool],
-    behind: int = 0,
-    processors: int = 132,
-    parted: bool = True,
-    apart: bool = False,
-    promoted: bool = False,
-    size: int = 2,
-    result: int = 2,
-    exchange: bool = True,
-    split: Split | None = None,
-    whole: bool = False,
-) -> tuple[Sequence[Options], tuple[int, int, int, int]]:
+def _search(of: Request) -> tuple[Sequence[Options], tuple[int, int, int, int]]:
     """The variants among which `best` chooses, and the product as their model has it."""
-    k = halves(k, size)
-    parted = parted and batch <= 1 and k > 7 * BK and _least(result) == PIECE_WIDTH and m * n <= LARGEST * processors
-    kinds = _kinds(along_k, behind, apart, exchange, promoted, size, result, parted, split, processors, whole)
-    return kinds, (batch, m, n, k)
-
-
-def _least(result: int) -> int:
-    """Divides the columns of a tile, of which 32 bytes or more of a row are stored. result: bytes of an element."""
-    return max(16, 32 // result)
+    product = of.batch, of.m, of.n, halves(of.k, of.size)
+    few = of.batch <= 1 and product[3] > 7 * BK and of.least == PIECE_WIDTH and of.m * of.n <= LARGEST * of.processors
+    return _kinds(of._replace(batch=0, m=0, n=0, k=0, parted=of.parted and few)), product
 
 
 def _of_product(v: Variant, groups: int, m: int, n: int) -> Variant:
@@ -519,36 +506,31 @@ def _band(v: Variant, m: int, n: int) -> int:
 
 
 @cache
-def _kinds(
-    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, size: int, result: int,
-    parted: bool, split: Split | None, processors: int, whole: bool,
-) -> list[Options]:  # fmt: skip
-    """Variants of which the number of clusters that share a tile does not depend on the product, and others."""
-    variants = _candidates(along_k, behind, apart, exchange, promoted, result, parted, split)
+def _kinds(of: Request) -> list[Options]:
+    """Variants of which the number of clusters that share a tile does not depend on the product, and others. of: a
+    request for any product."""
+    variants = _candidates(of)
     grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
-    longer = (1, 1) if split or not promoted else PROMOTING if exchange else SCALING
-    fixed = along_k, processors, split, longer, size, result, whole
     kinds = (variants[:grouped], False), (variants[grouped:], True)
-    tables = [(some, table_of(some, [result] * len(some)), in_groups) for some, in_groups in kinds if some]
-    return [Options(some, partial(_model, table, in_groups, fixed)) for some, table, in_groups in tables]
+    tables = [(some, table_of(some, [of.result] * len(some)), in_groups) for some, in_groups in kinds if some]
+    return [Options(some, partial(_model, table, in_groups, of)) for some, table, in_groups in tables]
 
 
 def _model(
-    t: Table, in_groups: bool, fixed: tuple[Any, ...], batch: Numbers, m: Numbers, n: Numbers, k: Numbers
+    t: Table, in_groups: bool, of: Request, batch: Numbers, m: Numbers, n: Numbers, k: Numbers
 ) -> tuple[Estimate, Numbers]:
     """That of `Options`; with the clusters that share a tile. Each part of k has two steps or more."""
-    along_k, processors, split, longer, size, result, whole = fixed
-    least = _least(result)
     # No result is narrower than half of a tile of the least width.
-    possible = (t.above_m < np.maximum(m, least)) & (t.above_n < np.maximum(n, least))
-    tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(processors)[t.ctas]
+    possible = (t.above_m < np.maximum(m, of.least)) & (t.above_n < np.maximum(n, of.least))
+    tiles, usable = np.maximum(t.tiles(m, n), 1) * t.parts, _together(of.processors)[t.ctas]
     steps = -(-k // BK)
     most = np.minimum(steps // 2, 256)
     possible = possible & ((t.stored > 0) | ((t.parts <= most) & (tiles <= MOST_WAVES * usable)))
     if in_groups:
         t = t._replace(groups=_groups(t.parts, tiles, usable, steps, np.minimum(most // t.parts, MOST_GROUPS)))
         possible = possible & (t.groups > 1)
-    times = estimate(t, batch, m, n, k, along_k, processors, split, longer, size, result, whole)
+    longer = (1, 1) if of.split or not of.promoted else PROMOTING if of.exchange else SCALING
+    times = estimate(t, batch, m, n, k, of.along_k, of.processors, of.split, longer, of.size, of.result, of.whole)
     return times._replace(reduction=where(possible, times.reduction, np.inf)), t.groups
 
 
@@ -558,31 +540,27 @@ def _groups(parts: Numbers, tiles: Numbers, usable: Numbers, steps: Numbers, mos
     return np.ceil(each / np.ceil(each / np.maximum(np.minimum(usable // tiles, most), 1)))
 
 
-def _candidates(
-    along_k: tuple[bool, bool], behind: int, apart: bool, exchange: bool, promoted: bool, result: int, parted: bool,
-    split: Split | None,
-) -> list[Variant]:  # fmt: skip
+def _candidates(of: Request) -> list[Variant]:
     """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
-    are slower to load than what they save. promoted, result: as of `best_in_time`.
+    are slower to load than what they save.
     """
-    least = _least(result)
     variants = [
         Variant(tile, exchanged, parts, along_m, 1, along_n, by_rows)
-        for parts in ((0, *PARTS_OF_CLUSTER, 1) if parted else (0,))
-        for exchanged, by_rows in ((False, not along_k[1]), (True, not along_k[0]))[: 1 + exchange]
-        for along_m, along_n in CLUSTERS[: 1 if apart else 3 if parts > 1 else None]
+        for parts in ((0, *PARTS_OF_CLUSTER, 1) if of.parted else (0,))
+        for exchanged, by_rows in ((False, not of.along_k[1]), (True, not of.along_k[0]))[: 1 + of.exchange]
+        for along_m, along_n in CLUSTERS[: 1 if of.apart else 3 if parts > 1 else None]
         for tile in (PARTED if parts else WHOLE)
-        if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if apart else 32))
+        if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if of.apart else 32))
     ]
     both = [v for v in variants if v.parts == BOTH and v.tile[0] == 64 and v.tile[1] <= TINY and v.along_m == 1]
     variants += both
-    variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % least == 0]
+    variants = [v for v in variants if v.has_registers(of.behind) and v.tile[1] % of.least == 0]
     variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
-    if promoted:
-        scaled = not exchange
-        in_two = [v for v in variants if v.in_halves and not split]
+    if of.promoted:
+        scaled = not of.exchange
+        in_two = [v for v in variants if v.in_halves and not of.split]
         most = 64 if scaled else 32
         variants = [
             v
@@ -591,8 +569,8 @@ def _candidates(
         ]
         if scaled:
             variants = [v for v in variants if v.registers <= SCALED and BLOCK % v.tile[1] == 0]
-        if not split:  # CTAs of a cluster wait for each other's additions; with k in parts they have few
+        if not of.split:  # CTAs of a cluster wait for each other's additions; with k in parts they have few
             variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1 or (v.parts and not scaled)]
         variants = in_two + variants
-    result, step = (F32.bytes, split.columns) if split else (result, 0)
+    result, step = (F32.bytes, of.split.columns) if of.split else (of.result, 0)
     return [v for v in variants if v.consts(0, result, step=step)["STAGES"] >= STAGES]

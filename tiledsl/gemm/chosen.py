@@ -180,11 +180,11 @@ def _of_hopper(problem: Problem, chosen: Plan, top: int) -> tuple[list[tuple[str
     unaligned = not problem.tma_a, not problem.tma_b
     loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
     if any(unaligned) and not apart and loads and not problem.format.along_k:
-        ((other, _),) = ranked(1, *choice_of(problem, apart=True))
+        ((other, _),) = ranked(1, choice_of(problem, apart=True))
         assert not pays(other, *problem[:4], unaligned, problem.processors)
         notes.append("loading operands in parts would take longer than copying them")
-    arguments = choice_as_two(problem) if chosen.every_other else choice_of(problem, apart=apart)
-    return [(_label(v), times) for v, times in ranked(top, *arguments)], notes
+    request = choice_as_two(problem) if chosen.every_other else choice_of(problem, apart=apart)
+    return [(_label(v), times) for v, times in ranked(top, request)], notes
 
 
 def _label(v: Variant) -> str:

@@ -14,7 +14,7 @@ from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
 from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
-from tiledsl.gemm.choice import FEW_REGISTERS, SECTOR, Variant, best, best_in_time, within_sectors
+from tiledsl.gemm.choice import FEW_REGISTERS, SECTOR, Request, Variant, best, best_in_time, within_sectors
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format, Residues, Split
@@ -186,12 +186,12 @@ def _for_wgmma(problem: Problem) -> Plan:
     loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
     if loads and not problem.format.along_k:
         unaligned = not problem.tma_a, not problem.tma_b
-        apart = best(*choice_of(problem, apart=True)) if any(unaligned) else None
+        apart = best(choice_of(problem, apart=True)) if any(unaligned) else None
         if apart and pays(apart, *problem[:4], unaligned, problem.processors):
             return by_variant(problem, apart, apart_consts(apart, problem.k, unaligned))
-    time, chosen = best_in_time(*choice_of(problem))
+    time, chosen = best_in_time(choice_of(problem))
     if _has_two(problem) and within_sectors(problem.m, problem.n, DTYPES[problem.out].bytes) > WORTH * time:
-        less, other = best_in_time(*choice_as_two(problem))
+        less, other = best_in_time(choice_as_two(problem))
         if less < time:
             return as_two(problem, other)
     return by_variant(problem, chosen)
@@ -205,10 +205,9 @@ def _has_two(problem: Problem) -> bool:
     return plain and by_tma and problem.unit_a == problem.unit_c == 2 and problem.batch == 1 and problem.m % 2 == 0
 
 
-def choice_as_two(problem: Problem) -> tuple[Any, ...]:
+def choice_as_two(problem: Problem) -> Request:
     """As `choice_of`, for two products: of every other row of A and C."""
-    *arguments, _ = choice_of(problem._replace(batch=2, m=problem.m // 2))
-    return *arguments, False, None, True
+    return choice_of(problem._replace(batch=2, m=problem.m // 2))._replace(exchange=False, whole=True)
 
 
 def as_two(problem: Problem, chosen: Variant) -> Plan:
@@ -224,20 +223,20 @@ def _by_tensor_cores(problem: Problem, split: Split | Residues) -> Plan:
         message = f"gemm(): precision is {split.name!r} on {problem.arch}, and only the kernel for wgmma multiplies so"
         raise KernelArgumentError(f"{message}\n  fix: leave that out, or use sm_90a")
     if isinstance(split, Split):
-        return planes_by_variant(problem, split, best(*choice_of_planes(problem, split)))
+        return planes_by_variant(problem, split, best(choice_of_planes(problem, split)))
     if problem.k > LARGEST_K:
         message = f"gemm(): K is {problem.k}; with precision {split.name!r} it may be {LARGEST_K}"
         raise KernelArgumentError(f"{message}\n  fix: add up products of parts of K, with beta=1")
     ordered = {"unit_a": 2, "unit_b": 1, "unit_c": 2, **dict.fromkeys(("tma_a", "tma_b", "tma_c"), True)}
     plain = {**dict.fromkeys(("apart_a", "apart_b", "add_c"), False), "bias": True, "epilogue": True, "split": None}
     product = problem._replace(batch=problem.batch * split.moduli, dtype="i8", out="i8", **ordered, **plain)
-    return by_variant(product, best(*choice_of(product)))._replace(split=split)
+    return by_variant(product, best(choice_of(product)))._replace(split=split)
 
 
-def choice_of_planes(problem: Problem, split: Split) -> tuple[Any, ...]:
-    """The arguments of `choice.best`."""
+def choice_of_planes(problem: Problem, split: Split) -> Request:
+    """As `choice_of`, of operands that are split first."""
     as_planes = {"k": problem.k * split.planes, "dtype": split.dtype.name, "unit_a": 2, "unit_b": 1}
-    return *choice_of(problem._replace(**as_planes, promoted=True)), split
+    return choice_of(problem._replace(**as_planes, promoted=True))._replace(split=split)
 
 
 def planes_by_variant(problem: Problem, split: Split, chosen: Variant) -> Plan:
@@ -247,8 +246,8 @@ def planes_by_variant(problem: Problem, split: Split, chosen: Variant) -> Plan:
     return _with_groups(Plan(hopper_fastest, consts, chosen.exchanged, split=split, early=early), problem, chosen)
 
 
-def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
-    """The arguments of `choice.best`. apart: operands are loaded in parts."""
+def choice_of(problem: Problem, *, apart: bool = False) -> Request:
+    """What `hopper_fastest` is asked for. apart: operands are loaded in parts."""
     # The addresses of stores that TMA cannot do need registers.
     finishing = problem.bias or problem.epilogue or (problem.scaled and not problem.promoted)
     behind = problem.add_c + finishing if problem.tma_c and not apart else FEW_REGISTERS
@@ -258,7 +257,7 @@ def choice_of(problem: Problem, *, apart: bool = False) -> tuple[Any, ...]:
         along_k = (True, True)
     parted, sizes = not problem.batch_invariant, (problem.format.bytes, DTYPES[problem.out].bytes)
     more = apart, problem.promoted, *sizes, not problem.by_blocks
-    return *problem[:4], along_k, behind, problem.processors, parted, *more
+    return Request(*problem[:4], along_k, behind, problem.processors, parted, *more)
 
 
 def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:

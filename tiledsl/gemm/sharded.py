@@ -202,12 +202,12 @@ def consts_of(of: Sharded, scatters: bool) -> dict[str, Any]:
         unit_b=1 if of.b[0] == 1 else 2, tma_c=of.n * of.dtype.bytes % 16 == 0,
         epilogue=of.bias or of.epilogue is not None or scatters, processors=of.processors, batch_invariant=True,
     )  # fmt: skip
-    *options, _ = choice_of(problem)
+    request = choice_of(problem)._replace(exchange=False)
     if scatters and (of.k <= SHORT or of.ranks * of.m * of.n <= FEW_SUMS * of.processors):
-        variants = (v for v, _ in ranked(MANY, *options, False))
+        variants = (v for v, _ in ranked(MANY, request))
         variant = next(v for v in variants if v.tile[2] == 2 and v.along_m * v.along_n == 1)
     else:
-        variant = best(*options, False)
+        variant = best(request)
     plan = by_variant(problem, variant)
     finish = {} if of.epilogue is None else {"EPILOGUE": of.epilogue}
     return {**plan.consts, **finish, "RANKS": of.ranks}
