@@ -143,8 +143,8 @@ def _f32_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
 
 def _f32_timed(shape: Measured) -> bool:
     batch, m, n, k = shape.shape
-    arguments, options = choice_f32(Size(m, n, k, batch), shape.layout)
-    return ffma_choice.ranked_f32(1, *arguments, **options)[0][:3] in [v for _, v in shape.times]
+    product = choice_f32(Size(m, n, k, batch), shape.layout)
+    return ffma_choice.ranked_f32(1, product)[0][:3] in [v for _, v in shape.times]
 
 
 def _int4_variant(row: Sequence[Any], _: Any) -> Any:

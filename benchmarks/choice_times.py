@@ -46,7 +46,7 @@ from tiledsl.gemm import (
     split_k,
 )
 from tiledsl.gemm.choice import Variant, ranked
-from tiledsl.gemm.ffma_choice import CANDIDATES, plan_of, product_of, ranked_f32
+from tiledsl.gemm.ffma_choice import CANDIDATES, Product, plan_of, ranked_f32
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.operands import Operands as Described
 from tiledsl.gemm.operands import described
@@ -152,10 +152,8 @@ def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: s
     large = max(size.batch, 1) * size.m * size.n * size.k > LARGE
     found: list[tuple[Way, float]]
     if format == "f32":
-        arguments, options = choice_f32(size, layout)
-        found = [
-            ((of.name, parts, whole), t.total) for of, parts, whole, t in ranked_f32(1 << 20, *arguments, **options)
-        ]
+        ranking = ranked_f32(1 << 20, choice_f32(size, layout))
+        found = [((of.name, parts, whole), t.total) for of, parts, whole, t in ranking]
     else:
         problem = _problem(_operands(size, layout, format))
         found = [(v, times.total) for v, times in ranked(1 << 20, choice_of(problem))]
@@ -180,10 +178,9 @@ def _kind(v: Way) -> tuple[Any, ...]:
     return rows, instances, v.along_m, v.along_n, min(v.parts, 2), v.groups > 1, v.exchanged
 
 
-def choice_f32(size: Size, layout: str) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """The arguments of `ranked_f32`."""
-    arguments, options, _ = choice_of_f32(_problem(_operands(size, layout, "f32")))
-    return arguments, options
+def choice_f32(size: Size, layout: str) -> Product:
+    """What `ranked_f32` is asked for."""
+    return choice_of_f32(_problem(_operands(size, layout, "f32")))[0]
 
 
 def _operands(size: Size, layout: str, format: str) -> Described:
@@ -216,8 +213,7 @@ def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:
         return steps_of(of, problem, by_variant(problem, v), None)
     name, *more = v
     option = next(c for c in CANDIDATES if c.name == name), *more
-    arguments, options, _ = choice_of_f32(problem)
-    product = product_of(*arguments, options["a_align"], options["b_align"], PROCESSORS)
+    product, _ = choice_of_f32(problem)
     return steps_of(of, problem, of_plan_f32(plan_of(option, product, early=True)), None)
 
 

@@ -130,8 +130,8 @@ def test_the_model_of_fp32_is_that_of_its_choice() -> None:
     some = [next(s for s in shapes if (s.shape[3] % 4 > 0) == odd and s.shape[1] > 16) for odd in (False, True)]
     for shape, times in zip(some, Times(some, model=F32).by_model(), strict=True):
         along, (batch, m, n, k) = shape.layout == "NT", shape.shape
-        align = [16 if extent % 4 == 0 else 4 for extent in (k, k if along else n)]
-        found = ffma_choice.ranked_f32(10**6, batch, m, n, k, 2, 1 if along else 2, a_align=align[0], b_align=align[1])
+        unaligned = sum(extent % 4 > 0 for extent in (k, k if along else n))
+        found = ffma_choice.ranked_f32(10**6, ffma_choice.Product(batch, m, n, k, along, unaligned))
         by_option = {(c.name, parts, whole): times.total for c, parts, whole, times in found}
         known = [(t, by_option.get((v[0].name, *v[1:]))) for (_, v), t in zip(shape.times, times, strict=False)]
         known = [(t, us) for t, us in known if us]

@@ -20,7 +20,7 @@ from tiledsl.errors import TileError
 from tiledsl.gemm import gemm, plan
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, choose, plan_f32, ranked_f32
+from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, Product, choose, plan_f32, ranked_f32
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.plan import Plan, Problem
 from tiledsl.gemm.prepared import SOMEWHERE
@@ -199,7 +199,7 @@ def test_consts_that_do_not_fit(consts: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("along", [False, True])
 def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
     A, B, C = _batches(*size)
-    plan = plan_f32(*size, 2, 1 if along else 2, early=False)
+    plan = plan_f32(Product(*size, along), early=False)
     sums = None if plan.sums is None else np.full(plan.sums, np.nan, np.float32)
     done = None if plan.sums is None else np.zeros(plan.sums[1], np.uint32)
     given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.whole)
@@ -208,21 +208,21 @@ def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
 
 
 def test_what_a_plan_says_of_its_workspaces() -> None:
-    whole = plan_f32(1, 4096, 4096, 4096)
+    whole = plan_f32(Product(1, 4096, 4096, 4096))
     assert (whole.sums, whole.whole) == (None, 0) and "GATHER" not in whole.consts
-    deep = plan_f32(1, 64, 128, 100000)
+    deep = plan_f32(Product(1, 64, 128, 100000))
     tiles = -(-64 // deep.consts["BM"]) * -(-128 // deep.consts["BN"])
     assert deep.sums is not None and deep.sums[0] > 16 and deep.whole == 0 and deep.consts["GATHER"]
     assert deep.sums[1:] == (tiles, deep.consts["BM"] * deep.consts["BN"])
-    tail = plan_f32(1, 5248, 2560, 1600)
+    tail = plan_f32(Product(1, 5248, 2560, 1600))
     tiles = -(-5248 // tail.consts["BM"]) * -(-2560 // tail.consts["BN"])
     assert 0 < tail.whole < tiles and tail.sums is not None and tail.sums[1] == tiles - tail.whole
 
 
 def test_small_products_launch_early_where_the_target_can() -> None:
-    assert plan_f32(1, 256, 256, 256).consts["EARLY"] is True
-    assert "EARLY" not in plan_f32(1, 256, 256, 256, early=False).consts
-    assert "EARLY" not in plan_f32(1, 8192, 8192, 8192).consts
+    assert plan_f32(Product(1, 256, 256, 256)).consts["EARLY"] is True
+    assert "EARLY" not in plan_f32(Product(1, 256, 256, 256), early=False).consts
+    assert "EARLY" not in plan_f32(Product(1, 8192, 8192, 8192)).consts
 
 
 LARGE = Problem(1, 4096, 2048, 1024, "f32", "f32", unit_b=1)
@@ -268,7 +268,7 @@ def test_products_of_a_transposed_copy(
 
 def test_few_rows_have_flat_tiles() -> None:
     for m, most in ((1, 16), (8, 32), (16, 32)):
-        assert plan_f32(1, m, 8192, 8192).consts["BM"] <= most
+        assert plan_f32(Product(1, m, 8192, 8192)).consts["BM"] <= most
         assert choose(m, 8192, 8192)["BM"] <= most
 
 
@@ -280,9 +280,9 @@ EXTENT = st.integers(1, 1 << 14)
 def test_the_compiled_choice_is_that_of_its_model(
     batch: int, m: int, n: int, k: int, along: bool, aligned: bool, invariant: bool
 ) -> None:
-    sizes, align = (batch, m, n, k, 2, 1 if along else 2), 16 if aligned else 4
-    made = plan_f32(*sizes, b_align=align, batch_invariant=invariant)
-    ranked = ranked_f32(1000, *sizes, b_align=align, batch_invariant=invariant)
+    product = Product(batch, m, n, k, along, 0 if aligned else 1)
+    made = plan_f32(product, batch_invariant=invariant)
+    ranked = ranked_f32(1000, product, batch_invariant=invariant)
     assert made.us == ranked[0][3].total
     fastest = [(of.consts, *split) for of, *split, times in ranked if times.total == made.us]
     of = {name: made.consts[name] for name in fastest[0][0]}

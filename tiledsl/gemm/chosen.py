@@ -137,14 +137,14 @@ def explain_choice(problem: Problem, top: int = 2) -> Choice:
         candidates, more = _of_hopper(problem, chosen, top)
         return Choice(problem, chosen, [*notes, *more], candidates, 1e-3, STEPS)
     if chosen.kernel is fastest:
-        sizes, options, _ = choice_of_f32(problem, across_k=chosen.across_k)
+        product, _ = choice_of_f32(problem, across_k=chosen.across_k)
         candidates = [
             (
                 f"{_shown(candidate.consts)}{f', k in {parts} parts' if parts > 1 else ''}"
                 f"{f', but of the first {whole} tiles' if whole else ''}",
                 times,
             )
-            for candidate, parts, whole, times in ranked_f32(top, *sizes, **options)
+            for candidate, parts, whole, times in ranked_f32(top, product, problem.batch_invariant)
         ]
         return Choice(problem, chosen, notes, candidates, 1, BOUNDS)
     wgmma = ", ".join(name for name, target in TARGETS.items() if "wgmma" in target.features)

@@ -167,15 +167,15 @@ CANDIDATES = (
 
 class Product(NamedTuple):
     """A product to compute, or arrays of products. along: whether B is contiguous along k. unaligned: how many of A and
-    B have no rows of whole vectors."""
+    B have no rows of whole vectors, of 16 bytes."""
 
     batch: Any
     m: Any
     n: Any
     k: Any
-    along: Any
-    unaligned: Any
-    processors: int
+    along: Any = False
+    unaligned: Any = 0
+    processors: int = PROCESSORS
 
     def tiles(self, bm: Any, bn: Any) -> Any:
         return self.batch * -(-self.m // bm) * -(-self.n // bn)
@@ -360,7 +360,7 @@ def _known(m: Any, bm: Any) -> Any:
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = PROCESSORS) -> dict[str, Any]:
     """The consts for a product of m x n x k of aligned matrices in row order, without workspaces: k in one part."""
-    return best(product_of(1, m, n, k, 2, 2, 16, 16, processors), split=False)[1][0].consts
+    return best(Product(1, max(m, 1), max(n, 1), k, processors=processors), split=False)[1][0].consts
 
 
 class PlanF32(NamedTuple):
@@ -380,30 +380,13 @@ class PlanF32(NamedTuple):
 
 
 @cache
-def plan_f32(
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
-    a_unit: int = 2,
-    b_unit: int = 2,
-    *,
-    a_align: int = 16,
-    b_align: int = 16,
-    early: bool = True,
-    batch_invariant: bool = False,
-    processors: int = PROCESSORS,
-) -> PlanF32:
-    """How to compute `batch` products of m x n x k in f32.
+def plan_f32(product: Product, *, early: bool = True, batch_invariant: bool = False) -> PlanF32:
+    """How to compute a product in f32.
 
-    a_unit, b_unit: the axes of stride 1 of A [batch, m, k] and B [batch, k, n], -1: none; a_align, b_align: bytes, 16
-    or fewer, that divide the address and the other strides; all as a kernel sees them (`Global.unit`, `Global.align`).
-    That of C does not matter; where it is 1, results are stored in vectors, too, but it is faster to exchange the
-    operands: C^T = B^T A^T by views. early: the target has early launches (sm_90 and later). batch_invariant: the
-    products of a row are added in the order of k, whatever m is. A bias and an epilogue change nothing: consts of their
-    own, as EPILOGUE, are added by the caller.
+    It is faster to exchange the operands of a C that is contiguous along m: C^T = B^T A^T by views. early: the target
+    has early launches (sm_90 and later). batch_invariant: the products of a row are added in the order of k, whatever m
+    is. A bias and an epilogue change nothing: consts of their own, as EPILOGUE, are added by the caller.
     """
-    product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     us, option = best(product, batch_invariant)
     return plan_of(option, product, early)._replace(us=us)
 
@@ -421,21 +404,10 @@ def plan_of(option: Option, product: Product, early: bool) -> PlanF32:
 
 
 def ranked_f32(
-    count: int, batch: int, m: int, n: int, k: int, a_unit: int = 2, b_unit: int = 2, *,
-    a_align: int = 16, b_align: int = 16, early: bool = True, batch_invariant: bool = False,
-    processors: int = PROCESSORS,
-) -> list[tuple[Candidate, int, int, EstimateF32]]:  # fmt: skip
+    count: int, product: Product, batch_invariant: bool = False
+) -> list[tuple[Candidate, int, int, EstimateF32]]:
     """The `count` fastest candidates, parts of k, and tiles before those in parts, among which `plan_f32` chooses, with
     the time that is expected."""
-    del early
-    product = product_of(batch, m, n, k, a_unit, b_unit, a_align, b_align, processors)
     found = [each for options in _options(product, batch_invariant) for each in options.possible(*product[:4])]
     known = {(of.name, *split): (of, *split, times) for of, times, *split in found}
     return sorted(known.values(), key=lambda each: each[3].total)[:count]
-
-
-def product_of(
-    batch: int, m: int, n: int, k: int, a_unit: int, b_unit: int, a_align: int, b_align: int, processors: int
-) -> Product:
-    unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)
-    return Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)

@@ -16,7 +16,7 @@ from tiledsl.gemm import mma
 from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, SECTOR, Request, Variant, best, best_in_time, within_sectors
 from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.ffma_choice import PlanF32, plan_f32
+from tiledsl.gemm.ffma_choice import PlanF32, Product, plan_f32
 from tiledsl.gemm.formats import FORMATS, Format, Residues, Split
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.promoted import ROOM_OF_SCALES
@@ -144,12 +144,12 @@ def _for_f32(problem: Problem) -> Plan:
     """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns. A B
     that is contiguous along k, which the kernel would transpose for each row of tiles, is transposed before if that
     takes less time."""
-    sizes, options, exchanged = choice_of_f32(problem)
-    chosen, (batch, _, n, k, _, b_unit) = plan_f32(*sizes, **options), sizes
-    if b_unit == 1 and "wgmma" in TARGETS[problem.arch].features:
-        sizes, options, _ = choice_of_f32(problem, across_k=True)
-        copied = plan_f32(*sizes, **options)
-        if copied.us + 1e-3 * (PAD + 2 * F32.bytes * max(batch, 1) * n * k / COPY) < chosen.us:
+    features, (product, exchanged) = TARGETS[problem.arch].features, choice_of_f32(problem)
+    options = {"early": "griddepcontrol" in features, "batch_invariant": problem.batch_invariant}
+    chosen = plan_f32(product, **options)
+    if product.along and "wgmma" in features:
+        copied = plan_f32(choice_of_f32(problem, across_k=True)[0], **options)
+        if copied.us + 1e-3 * (PAD + 2 * F32.bytes * product.batch * product.n * product.k / COPY) < chosen.us:
             return of_plan_f32(copied, exchanged)._replace(pad_a=exchanged, pad_b=not exchanged, across_k=True)
     return of_plan_f32(chosen, exchanged)
 
@@ -161,22 +161,17 @@ def of_plan_f32(chosen: PlanF32, exchanged: bool = False) -> Plan:
     return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers, early=early)
 
 
-def choice_of_f32(problem: Problem, *, across_k: bool = False) -> tuple[tuple[int, ...], dict[str, Any], bool]:
-    """The arguments of `plan_f32`, and whether the product is computed as a transposed one. across_k: the kernel's B is
-    copied first."""
-    batch, m, n, k = problem[:4]
-    units = [unit or -1 for unit in (problem.unit_a, problem.unit_b)]
-    aligned = [ALIGNED if by_tma else F32.bytes for by_tma in (problem.tma_a, problem.tma_b)]
+def choice_of_f32(problem: Problem, *, across_k: bool = False) -> tuple[Product, bool]:
+    """What `fastest` computes, and whether that is the transposed product. across_k: the kernel's B is copied first."""
+    batch, m, n = (max(extent, 1) for extent in problem[:3])
+    along = problem.unit_b == 1
+    aligned = [problem.unit_a > 0 and problem.tma_a, problem.unit_b > 0 and problem.tma_b]
     exchanged = problem.unit_c == 1 and not (problem.bias or problem.epilogue)
     if exchanged:
-        m, n, aligned = n, m, aligned[::-1]
-        units = [unit if unit < 0 else 3 - unit for unit in reversed(units)]
+        m, n, along, aligned = n, m, problem.unit_a == 2, aligned[::-1]
     if across_k:
-        units[1], aligned[1] = 2, ALIGNED
-    options = {"a_align": aligned[0], "b_align": aligned[1], "processors": problem.processors}
-    options |= {"batch_invariant": problem.batch_invariant}
-    options |= {"early": "griddepcontrol" in TARGETS[problem.arch].features}
-    return (batch, m, n, k, *units), options, exchanged
+        along, aligned[1] = False, True
+    return Product(batch, m, n, problem.k, along, aligned.count(False), problem.processors), exchanged
 
 
 def _for_wgmma(problem: Problem) -> Plan:
