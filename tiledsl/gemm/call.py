@@ -19,6 +19,7 @@ from tiledsl.gemm.prepared import Prepared, planned, prepare
 from tiledsl.gemm.steps import GRAIN
 from tiledsl.ir.types import BF16, F32, F64, I32
 from tiledsl.layout.shared import row_major
+from tiledsl.runtime.arrays import is_torch
 from tiledsl.runtime.dispatch import in_order, launch_stream, place_of
 from tiledsl.runtime.driver import driver
 from tiledsl.runtime.launch import count_versions
@@ -163,13 +164,13 @@ def _call(
         _on_host(of, alpha, beta, behind, place, device)
     else:
         _on_gpu(of, alpha, beta, behind, stream, key, C is None)
-    if _is_torch(of.result):
+    if is_torch(of.result):
         count_versions((of.result,))
     return of.result
 
 
 def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, key: Any, new: bool) -> None:
-    gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
+    gpu, torch = driver(), all(is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
     more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted, of.split
@@ -230,8 +231,3 @@ def _without_k(of: Operands) -> Operands:
     if of.scales is not None and of.format.sums == I32:  # nothing, of a dtype whose sums are f32
         a, b = replace(a, dtype=BF16), replace(b, dtype=BF16)
     return of._replace(a=a, b=b, scales=None)
-
-
-def _is_torch(array: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)

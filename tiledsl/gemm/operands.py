@@ -17,7 +17,7 @@ from tiledsl.gemm.formats import BLOCK, FORMATS, INTEGERS, NAMES, Format, Residu
 from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
-from tiledsl.runtime.arrays import NUMPY_NAMES, describe
+from tiledsl.runtime.arrays import NUMPY_NAMES, describe, is_ndarray, is_torch
 from tiledsl.runtime.dispatch import memory_problems, place_name
 from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
 
@@ -261,14 +261,14 @@ def _canonical(info: ArrayInfo) -> ArrayInfo:
 def new_array(call: Any, like: Any, shape: tuple[int, ...], dtype: DType | None = None) -> Any:
     """An uninitialised array of the library of `like`, in the same memory. call: what errors name. dtype: None for that
     of `like`."""
-    if "torch" in sys.modules and isinstance(like, sys.modules["torch"].Tensor):
+    if is_torch(like):
         torch: Any = sys.modules["torch"]
         made = like.dtype if dtype is None else getattr(torch, LONG_NAMES[dtype.name])
         return torch.empty(shape, dtype=made, device=like.device)
     if type(like).__module__.split(".")[0] == "cupy":
         with like.device:
             return sys.modules["cupy"].empty(shape, dtype=_numpy_dtype(like, dtype))
-    if "numpy" in sys.modules and isinstance(like, sys.modules["numpy"].ndarray):
+    if is_ndarray(like):
         return sys.modules["numpy"].empty(shape, _numpy_dtype(like, dtype))
     message = (
         f"C is left out, and A is a {type(like).__module__}.{type(like).__name__}: nothing is known to allocate it"

@@ -49,9 +49,9 @@ def describe(signature: Named, name: str, value: Any) -> ArrayInfo:
 def _reader(value: Any) -> Callable[[Any], ArrayInfo]:
     if isinstance(value, type):
         raise UnusableArray(f"is the class {value.__name__}; expected an array", ARRAYS)
-    if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+    if is_torch(value):
         return _describe_torch
-    if _is_ndarray(value):
+    if is_ndarray(value):
         return _describe_numpy
     if type(value).__module__.split(".")[0] == "cupy":
         return _describe_cupy
@@ -85,7 +85,12 @@ def _elements(strides: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
 # -- one library each ------------------------------------------------------------------------------------
 
 
-def _is_ndarray(value: Any) -> bool:
+def is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_ndarray(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
@@ -185,7 +190,7 @@ def host_array(info: ArrayInfo) -> Any:
 
     from tiledsl.ir.semantics import numpy_dtype
 
-    if _is_ndarray(info.owner):
+    if is_ndarray(info.owner):
         return info.owner
     return numpy.asarray(_Memory(info)).view(numpy_dtype(info.dtype))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, 
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, parse_expr
 from tiledsl.ir.grid import checked_grid
-from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
+from tiledsl.runtime.arrays import describe, host_array, is_torch, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
 from tiledsl.runtime.launch import (
     ArgumentBuffer,
@@ -158,7 +158,7 @@ class Dispatcher:
         Arrays that the kernel writes are copied back at the end of the block."""
         arrays = arguments.present
         if arguments.device >= 0:
-            if all(map(_is_torch, arrays.values())):
+            if all(is_torch(info.owner) for info in arrays.values()):
                 torch = sys.modules["torch"]
                 self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
             plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
@@ -288,7 +288,7 @@ def memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tupl
     for other in arrays:
         if other != name and same_bytes(info, arrays[other]):
             yield f"and shares memory with {other}", f"pass a copy as {other}"
-    if _is_torch(info) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
+    if is_torch(info.owner) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
         fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
         yield "and requires a gradient, which a kernel does not have", fix
 
@@ -318,18 +318,13 @@ def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
     conjugate, which has no stride of 1, so tensors without one are excluded.
     """
     arrays = arguments.present.values()
-    plain = arguments.device >= 0 and all(_is_torch(a) and (a.empty or 1 in a.strides) for a in arrays)
+    plain = arguments.device >= 0 and all(is_torch(a.owner) and (a.empty or 1 in a.strides) for a in arrays)
     return {n: a and a.owner for n, a in arguments.arrays.items()} if plain else arguments.arrays
-
-
-def _is_torch(info: ArrayInfo) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(info.owner, torch.Tensor)
 
 
 def _of_torch(arrays: Mapping[str, ArrayInfo], names: tuple[str, ...]) -> tuple[Any, ...]:
     """The torch tensors of these names."""
-    return tuple(arrays[name].owner for name in names if _is_torch(arrays[name]))
+    return tuple(arrays[name].owner for name in names if is_torch(arrays[name].owner))
 
 
 def _copied(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:

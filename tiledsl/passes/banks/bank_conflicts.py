@@ -297,12 +297,8 @@ def _warp_report(accesses: list[SharedAccess], here: _Tile) -> WarpReport:
     case = (in_row_order if count.total == count.ideal else as_laid_out).worst(*place)
     assert access.row is not None and access.column is not None
     active = access.mask.lanes[case.warp].tolist()
-    rows = [
-        row if on else -1 for row, on in zip((access.row.lanes[case.warp] + case.rows).tolist(), active, strict=True)
-    ]
-    columns = [
-        c if on else -1 for c, on in zip((access.column.lanes[case.warp] + case.columns).tolist(), active, strict=True)
-    ]
+    firsts = access.row.lanes[case.warp] + case.rows, access.column.lanes[case.warp] + case.columns
+    rows, columns = ([n if on else -1 for n, on in zip(by_lane.tolist(), active, strict=True)] for by_lane in firsts)
     dims, element = here.alloc.type.dims, here.alloc.type.dtype.bytes
 
     def served(layout: Layout) -> Turns:
