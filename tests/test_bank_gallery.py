@@ -17,6 +17,8 @@ TWINS = ("f16", "e5m2", "u8")
 PRODUCTS = {label: product for label, product in gallery_products().items() if product.format not in TWINS}
 SIZE = (72, 40, 24)
 """Edges of every tile; most tiles of the gallery are larger."""
+WHOLE = (128, 128, 64)
+"""Whole tiles of each kernel: one of the largest."""
 
 
 @pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS.keys())
@@ -66,10 +68,10 @@ def _from_first(words: list[int | None]) -> tuple[int | None, ...]:
 def test_the_warp_that_is_shown_is_one_that_the_emulator_has(label: str) -> None:
     """Its addresses, from those of a tile's beginning: a tile begins in any bank."""
     product = PRODUCTS[label]
-    found: Any = count_both(product.kernel, *product.problem((256, 256, 64)), **product.consts).report
+    found: Any = count_both(product.kernel, *product.problem(WHOLE), **product.consts).report
     banks = _Banks()
     dispatcher = product.kernel.dispatcher
-    bound = dispatcher.launcher.bind(product.problem((256, 256, 64)), product.consts)
+    bound = dispatcher.launcher.bind(product.problem(WHOLE), product.consts)
     arguments = dispatcher.arguments(bound, "emulator")
     dispatcher.place(arguments)
     dispatcher.emulate(arguments, Options(hooks=(banks,)))

@@ -24,7 +24,7 @@ from tiledsl.backends import emulator
 from tiledsl.backends.emulator import Prepared
 from tiledsl.backends.emulator.residues import differs, of_floats
 from tiledsl.errors import EmulatorError, TileError
-from tiledsl.ir.core import OPS, Kernel
+from tiledsl.ir.core import OPS
 
 assert frontend and emulator  # they define the ops
 
@@ -93,10 +93,11 @@ def test_a_fault_is_found(fault: Fault) -> None:
 
 
 def misses(names: Sequence[str], most: int) -> list[str]:
-    """Of at most so many mutants of these subjects in all, those that nothing finds."""
+    """Of at most so many mutants of these subjects in all, those that nothing finds. One with a reviewed reason is no
+    miss whatever becomes of it, and is run against all inputs before that shows: others have its place."""
     found: list[str] = []
     for name in names:
-        mutants = sampled(mutants_of(name), 1)
+        mutants = [m for m in sampled(mutants_of(name), 1) if not any(reason.fits(m) for reason in REASONS)]
         for mutant in mutants[:: -(-len(mutants) * len(names) // most)]:
             if column_of(mutant, run_apart(mutant)) == "miss":
                 found.append(mutant.key)
@@ -153,37 +154,39 @@ def test_there_are_few_reviewed_reasons() -> None:
 def test_a_wrong_result_is_a_wrong_sum(name: str, step: int) -> None:
     """Residues show every fault that only the bits of the result show, and the kernel as it is has none."""
     made = built(name)
-    assert all(_wrong_sum(made.lowered, run, made.subject) is None for run in made.runs)
+    unmutated = Prepared(made.lowered)
+    assert all(_wrong_sum(unmutated, run, made.subject) is None for run in made.runs)
     found = 0
     for mutant in sampled(mutants_of(name), 1)[::step]:
         kernel = mutated(mutant)
         if kernel is None:
             continue
-        outcomes = [_outcome(kernel, run, made.subject) for run in made.runs]
+        prepared = Prepared(kernel)
+        outcomes = [_outcome(prepared, run, made.subject) for run in made.runs]
         if any(outcome not in ("", "wrong") for outcome in outcomes):
             continue  # it is found by other means
-        codes = {_wrong_sum(kernel, run, made.subject) for run in made.runs} - {None}
+        codes = {_wrong_sum(prepared, run, made.subject) for run in made.runs} - {None}
         assert codes == ({"T203"} if "wrong" in outcomes else set()), mutant.key
         found += len(codes)
     assert found > 5
 
 
-def _outcome(kernel: Kernel, run: Run, subject: Subject) -> str:
+def _outcome(prepared: Prepared, run: Run, subject: Subject) -> str:
     arguments = run.arguments()
     try:
-        Prepared(kernel).run(arguments, options=run.options(subject, max_steps=STEPS))
+        prepared.run(arguments, options=run.options(subject, max_steps=STEPS))
     except TileError:
         return "found"
     return "wrong" if differences(run, arguments) else ""
 
 
-def _wrong_sum(kernel: Kernel, run: Run, subject: Subject) -> str | None:
+def _wrong_sum(prepared: Prepared, run: Run, subject: Subject) -> str | None:
     """The code of what exact arithmetic finds in a run that computes C = A B."""
     arguments = run.arguments()
     A, B = (of_floats(arguments[name]) for name in "AB")
     try:
-        result = Prepared(kernel).run(arguments, options=run.options(subject, max_steps=STEPS, residues=True))
+        result = prepared.run(arguments, options=run.options(subject, max_steps=STEPS, residues=True))
     except EmulatorError as error:
         return error.finding.code
-    error = differs(subject.name, kernel.loc, "C", result.tensors["C"], A @ B)
+    error = differs(subject.name, prepared.kernel.loc, "C", result.tensors["C"], A @ B)
     return None if error is None else error.finding.code

@@ -77,9 +77,9 @@ PARTS = [
 ]
 CASES: dict[str, Case] = {
     "tma": Case("hopper_tma", SMALL, (64, 64, 192), ring=BARRIER, thread=BARRIER),
-    "ring": Case("hopper_ring", {**SMALL, "STAGES": 3}, (64, 64, 320), ring=BARRIER, thread=BARRIER),
-    "roles": Case("hopper_roles", HALVES, (128, 64, 320), **DRAIN),
-    "one consumer": Case("hopper_roles", {**SMALL, "STAGES": 2, "CONSUMERS": 1}, (64, 64, 320), **DRAIN),
+    "ring": Case("hopper_ring", {**SMALL, "STAGES": 3}, (64, 64, 256), ring=BARRIER, thread=BARRIER),
+    "roles": Case("hopper_roles", HALVES, (128, 64, 192), **DRAIN),
+    "one consumer": Case("hopper_roles", {**SMALL, "STAGES": 2, "CONSUMERS": 1}, (64, 64, 192), **DRAIN),
     "persistent": Case("hopper_persistent", HALVES, (256, 64, 192)),
     "persistent, cluster": Case("hopper_persistent", {**HALVES, "CLUSTER": (2, 1)}, (256, 128, 192), 2, **SYNC),
     "store": Case("hopper_store", {**HALVES, "BN": 128}, (256, 128, 192)),
@@ -105,13 +105,13 @@ CASES: dict[str, Case] = {
     "fastest, lines in order": Case(
         "hopper_fastest",
         {**SMALL, "BM": 128, "STAGES": 2, "APART": 2},
-        (256, 64, 319),
+        (256, 64, 191),
         thread=[("gpu.sync_warp", MET), ("ptx.wgmma_wait", INSIDE)],
     ),
     "fastest, parts": Case(
         "hopper_fastest",
         {**SMALL, "STAGES": 2, "INSTANCES": 2, "SPLIT": 2, "GATHER": 2},
-        (64, 192, 1024),
+        (64, 192, 768),
         4,
         room=((2, 6, 64 * 32), 6),
         ring=[*SYNC["ring"], *PARTS, ("gpu.barrier", LEFT_BEFORE)],
@@ -120,21 +120,21 @@ CASES: dict[str, Case] = {
     "scaled": Case(
         "hopper_scaled",
         {"STAGES": 2},
-        (128, 128, 640),
+        (128, 128, 384),
         ring=[("wgmma.wait", RELEASED)],
         thread=[("ptx.wgmma_wait", RELEASED)],
     ),
     "split": Case(
         "hopper_split",
         {"BN": 64, "STAGES": 2},
-        (128, 64, 160),
+        (128, 64, 96),
         ring=[("wgmma.wait", RELEASED)],
         thread=[("ptx.wgmma_wait", RELEASED)],
     ),
     "int4": Case(
         "hopper_int4",
         {"STAGES": 2},
-        (16, 64, 640),
+        (16, 64, 384),
         ring=[("wgmma.wait", RELEASED)],
         thread=[("ptx.wgmma_wait", RELEASED)],
     ),
