@@ -65,7 +65,7 @@ def emulate(test: FileTest, prepared: Prepared, **options: Any) -> Any:
 
 
 def test_operands_are_those_of_the_groups() -> None:
-    for op in (op for test in RUNNING for kernel in (test.kernel(), *kernels(test)) for op in kernel.walk()):
+    for op in (op for test in RUNNING for kernel in (as_written(test), *kernels(test)) for op in kernel.walk()):
         assert [value for group in op.groups.values() for value in group] == op.operands, op.name
 
 
@@ -216,7 +216,7 @@ def same(a: Any, b: Any) -> bool:
 
 PRODUCTS = ("load", "mma", "mma_sync", "store", "tma", "wgmma")
 """Files of many like kernels, whose values are what each lane holds of a matrix."""
-SEVERAL = [t for t in RUNNING if t.path.stem not in PRODUCTS and t.kernel().thread_count > 1]
+SEVERAL = [t for t in RUNNING if t.path.stem not in PRODUCTS and as_written(t).thread_count > 1]
 
 
 @pytest.mark.parametrize("test", SEVERAL, ids=lambda test: test.name)
@@ -262,5 +262,5 @@ def test_a_barrier_that_is_none_is_found(op: type[Op], monkeypatch: pytest.Monke
 )
 def test_a_wrong_uniformity_is_found(op: type[Op], varies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "varies", varies)
-    of_it = [test for test in SEVERAL if any(isinstance(each, op) for each in test.kernel().walk())]
+    of_it = [test for test in SEVERAL if any(isinstance(each, op) for each in as_written(test).walk())]
     assert any(op.name in text for test in of_it for text in not_uniform(test))

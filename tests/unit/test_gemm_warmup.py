@@ -72,10 +72,10 @@ def test_the_workspace_is_reserved(built: Any, monkeypatch: pytest.MonkeyPatch) 
     """A call in a captured graph needs nothing more."""
     gpu = EmulatedDriver()
     install(monkeypatch, gpu)
-    warmup([(40, 32, 24), (165, 2048, 4043)], stream=11)
+    warmup([(40, 32, 24), (165, 1024, 2043)], stream=11)
     assert gpu.memory and gpu.loaded == {"hopper_fastest", "pad"}
     gpu.streams = {11}
-    gemm(*tensors(165, 2048, 4043), stream=11)
+    gemm(*tensors(165, 1024, 2043), stream=11)
     assert {stream for _, stream, _ in gpu.launched} == {11}
 
 

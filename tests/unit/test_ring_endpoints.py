@@ -174,7 +174,7 @@ def arguments_of(program: Any) -> tuple[Array, ...]:
     if program is programs.totals:
         return rows(24, 160), np.zeros(24, np.float32)
     if program is programs.relayed:
-        return rows(64, 120), np.zeros((64, 120), np.float32)
+        return rows(10, 120), np.zeros((10, 120), np.float32)
     A, B, C = matrices(264, 64, 136)
     return (A.astype(np.float32) if program is programs.converted else A), B, C
 
