@@ -11,7 +11,7 @@ The model is that of the choice itself, asked for all variants at once, with oth
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
 reluctantly. --prefer: shapes measured with these kernels count `PREFERRED` times. --check: of each family (or seed, or
-kernel) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
+kernel, or quarter of all products) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
 the report counts, the best by the model of those that were counts instead.
 """
 
@@ -171,7 +171,8 @@ HOPPER = Model(
     choice,
     (
         *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "DRAM", "UNALIGNED_LOAD"),
-        *("UNALIGNED_STORE", "NARROW_STORE", "WITHIN_LINE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED", "LAUNCH"),
+        *("STALLED", "OUTSIDE", "UNALIGNED_STORE", "NARROW_STORE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED"),
+        "LAUNCH",
         *("PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),
@@ -393,7 +394,7 @@ def worst(times: Times, count: int) -> str:
 def checked(times: Times, by: str, rounds: int) -> str:
     """What fits without a family, or a seed, choose there."""
     before, lines, all_left = constants(times.model), list[tuple[str, ...]](), list[float]()
-    groups = [getattr(shape, by) for shape in times.shapes]
+    groups = [_quarter(shape.shape) if by == "quarter" else getattr(shape, by) for shape in times.shapes]
     for out in dict.fromkeys(groups):
         inside = np.array([group == out for group in groups])
         put(before, times.model)
@@ -405,13 +406,20 @@ def checked(times: Times, by: str, rounds: int) -> str:
     return f"{table((f'without {by}', 'slower: others', 'it'), lines)}\n\nnot seen: {np.mean(all_left):.4f} in the mean"
 
 
+def _quarter(shape: tuple[int, ...]) -> int:
+    """Of all products; those with B in row order and along k are in the same one."""
+    return random.Random(str(shape)).randrange(4)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="of times; the committed ones unless given")
     parser.add_argument("--model", choices=tuple(MODELS), default="hopper")
     parser.add_argument("--rounds", type=int, default=0, help="of the random search; 0: only report")
     parser.add_argument("--seeds", nargs="+", default=[], metavar="SEED", help="only shapes of these")
-    parser.add_argument("--check", choices=("format", "family", "seed", "kernel"), help="leave out one after the other")
+    parser.add_argument(
+        "--check", choices=("quarter", "format", "family", "seed", "kernel"), help="leave out one after the other"
+    )
     parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help=f"count {PREFERRED} times")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
     parser.add_argument("--write", action="store_true", help="write the constants into the source")

@@ -122,16 +122,20 @@ def main(argv: list[str] | None = None) -> int:
     sizes = [(family, size) for family, found in drawn for size in found]
     dtype, precision = ("f32", "tf32") if args.format == "tf32" else (args.format, None)
     warmup([size.numbers for _, size in sizes], dtype, precision=precision, layouts=LAYOUTS)  # by several processes
-    for family, size in sizes:
-        start = time.perf_counter()
-        noted = {"family": family, "seed": args.seed}
-        found = _measure(device, size, args.cache, args.load, args.rounds, noted, lt)
-        known = {(case["family"], case["seed"], *case["size"]) for case in found}
-        cases = [c for c in cases if (c["family"], c["seed"], *c["size"]) not in known] + found
-        shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != c["base"])
-        print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
-    title = f"gemm on random shapes against {CUBLASLT if lt else CUBLAS}, {args.format}, {args.cache}, {args.load}"
-    write(name, title, _summary(cases), {"cases": cases}, args.out)
+    try:
+        for family, size in sizes:
+            start = time.perf_counter()
+            noted = {"family": family, "seed": args.seed}
+            found = _measure(device, size, args.cache, args.load, args.rounds, noted, lt)
+            known = {(case["family"], case["seed"], *case["size"]) for case in found}
+            cases = [c for c in cases if (c["family"], c["seed"], *c["size"]) not in known] + found
+            shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != c["base"])
+            print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
+    finally:  # an interrupted run keeps what it has
+        if cases:
+            against = CUBLASLT if lt else CUBLAS
+            title = f"gemm on random shapes against {against}, {args.format}, {args.cache}, {args.load}"
+            write(name, title, _summary(cases), {"cases": cases}, args.out)
     return 0
 
 

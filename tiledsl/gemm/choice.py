@@ -1,8 +1,8 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 15,700 times on 821 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 3.1% slower than the fastest measured in the mean (docs/tuning.md).
+ns. MACS was measured; the other constants were fitted to 16,200 times on 824 random shapes, operands not in L2: bf16,
+e4m3, int8 and tf32. What is chosen is 2.6% slower than the fastest measured in the mean (docs/tuning.md).
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
 SPANNED = 26
-STAGES = 3
-"""With fewer, loads are waited for; with what parts of k receive, large tiles have room for none."""
+STAGES, STALLED = 3, 0.948
+"""With fewer there is no variant; with what parts of k receive, large tiles have room for none. Loads are waited for
+with few: steps take STALLED longer with two stages, a quarter of that with three, and so on."""
 LOOSE, FEW_STAGES = 160 << 10, 4
 """Bytes of the ring of a CTA that shares k with others and is in no cluster, or so many stages. With more, CTAs that
 read the same operand drift apart: 13 products, 61 variants were 4% slower with all stages that fit, up to 21%."""
@@ -108,38 +109,37 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 141, 209, 194
+SM_INTAKE, TPC_INTAKE, MISSING = 132, 221, 222
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-IN_STEP = {1: 1, 2: 1.16, 4: 1.02, 8: 1.09}
-APART = {1: 1.11, 2: 1.63, 3: 1.76, 4: 1.36, 5: 1.43, 6: 1.91, 7: 1.47, 8: 1.22}
+IN_STEP = {1: 1, 2: 1.23, 4: 1.04, 8: 0.968}
+APART = {1: 1.1, 2: 1.63, 3: 1.77, 4: 1.26, 5: 1.45, 6: 1.93, 7: 1.47, 8: 1.16}
 """How much longer loads take: by the tiles of a cluster, whose CTAs wait for each other; and, by the parts of k in a
 cluster, if CTAs are so few that each could have a TPC, than if it had one. Of others two share a TPC."""
-DRAM = 6400
+DRAM = 5793
 """From and to memory, while the steps go on."""
-UNALIGNED_LOAD = {1: 2.16, 2: 1.6, 4: 1.79, 8: 2.94}
+UNALIGNED_LOAD = {1: 2.3, 2: 1.62, 4: 1.86, 8: 3.21}
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors: by the
 tiles of a cluster."""
-UNALIGNED_STORE = 0.21
+UNALIGNED_STORE = 0.249
 """The same of stores, as a share for pieces of 128 elements: neighbouring pieces write parts of the same sectors."""
-NARROW_STORE = 0.272
+NARROW_STORE = 0.285
 """And for each time that pieces are half as wide as 64 elements, or a quarter, or so on."""
-WITHIN_LINE = 1.16
-"""How much more or less columns of B in row order cost to load if a tile's width is an odd multiple of 32: every
-other tile begins in the middle of a line of 128 bytes, and has two lines for each row of a panel."""
-PIECE = 1.36
+OUTSIDE = 1.61
+"""How much more loads cost, for each byte of a line along k that lies past its end."""
+PIECE = 1.58
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 6.16, 462
+FIRST, TILE = 3.7, 319
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, SLOWED = 1515, 1.06
+CLUSTERED, SLOWED = 1391, 1.07
 """CTAs of a cluster start later, unless they share k, which is PARTS; and multiply slower if they share loads."""
-LAUNCH = 1020
-CROWDED = 11.1
+LAUNCH = 1301
+CROWDED = 9.61
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 955, 63.7, 27.8
+PARTS, DOUBLED, REDUCED = 1006, 41.3, 28
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM gets
 sums of the others in its shared memory."""
-GROUPS, GATHERED = 2323, 47
+GROUPS, GATHERED = 2252, 49.6
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -223,9 +223,9 @@ class Variant(NamedTuple):
 class Table(NamedTuple):
     """Variants by column, each an array: what `Variant` says of them, and what follows from it.
 
-    rows, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. within_line:
-    of B in row order, every other tile begins there. stored: rows of pieces of the result that are stored at once, if k
-    is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
+    rows, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. stages: for steps of
+    BK. stored: rows of pieces of the result that are
+    stored at once, if k is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
     doublings: of the parts in a cluster. received: bytes of sums that it gets from the others. pieces: of NARROW
     columns of a slice. breaks: within lines of the result, relative to pieces of 128 elements. of_m, of_n: extents of
     the product that the tiles of a cluster cover. above_m, above_n: the variant makes sense for extents above these.
@@ -239,7 +239,7 @@ class Table(NamedTuple):
     groups: Numbers
     along_n: Numbers
     loaded: Numbers
-    within_line: Numbers
+    stages: Numbers
     stored: Numbers
     area: Numbers
     cluster: Numbers
@@ -260,13 +260,12 @@ class Table(NamedTuple):
 
 
 def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
-    """results: bytes of an element of each one's result. Flags that choose, and numbers that are indices, are of such
-    dtypes; others are f64."""
+    """results: bytes of an element of each one's result. The flag that chooses, and numbers that are indices, are of
+    such dtypes; others are f64."""
     rows = [_row(*each) for each in zip(variants, results, strict=True)]
     t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
-    flags = {name: getattr(t, name) > 0 for name in ("exchanged", "within_line")}
     indices = {name: getattr(t, name).astype(int) for name in ("instances", "parts", "cluster", "ctas")}
-    return t._replace(**flags, **indices)
+    return t._replace(exchanged=t.exchanged > 0, **indices)
 
 
 def _row(v: Variant, result: int) -> tuple[float, ...]:
@@ -287,7 +286,9 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     sums = log2(parts), v.received, narrow
     of_tile = rows * columns, cluster, cluster > 1, cluster * parts, *sums
     breaks = 128 / (rows if v.exchanged else columns if v.parts else wide)
-    return *shape, v.loaded, v.loaded > columns, stored, *of_tile, breaks, *of, *above
+    in_groups = v._replace(groups=max(v.groups, 2)) if v.parts == 1 else v  # how many the product decides
+    stages = in_groups.consts(0, result)["STAGES"]
+    return *shape, v.loaded, stages, stored, *of_tile, breaks, *of, *above
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -296,10 +297,10 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
 class Estimate(NamedTuple):
     """What a launch between others takes, in ns. The first four terms add up to `total`.
 
-    launch: with the start of each tile. steps: of the main loops, which take as long as the slowest of what they do:
-    `products` on the tensor cores, or `staging` in shared memory and `loads` from L2 and memory, which slow each other;
-    or all that is read and written, of memory. stores: of results from an SM, as far as it multiplies nothing
-    meanwhile. reduction: of parts of k.
+    launch: with the start of each tile. steps: of the main loops, which take as long as the slowest of what they do,
+    and a little of the others: `products` on the tensor cores, `staging` in shared memory, `loads` from L2 and memory,
+    all that is read and written, of memory. stores: of results from an SM, as far as it multiplies nothing meanwhile.
+    reduction: of parts of k.
     """
 
     launch: Numbers
@@ -347,12 +348,11 @@ def estimate(
     unaligned = _by_size(UNALIGNED_LOAD)[t.cluster]
     of_a, of_b = _line_bytes(m, k, along_k[0], unaligned), _line_bytes(n, k, along_k[1], unaligned)
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
-    of_b = of_b * where(t.within_line, WITHIN_LINE, 1)
     read = 2 * batch * (m + n) * k
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
     together = where(2 * items > processors, 2, _by_size(APART)[t.parts]) * _by_size(IN_STEP)[t.cluster]
     loads = together * (loads + read / MISSING / items)
-    main = np.maximum(products, either_of(staging, loads))
+    main = either_of(products, either_of(staging, loads), 8) * (1 + STALLED / (t.stages - 1) ** 2)
 
     late = where(t.parts > 1, 0, CLUSTERED * t.clustered)
     readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
@@ -385,7 +385,8 @@ def within_sectors(m: int, n: int, result: int) -> float:
 
 def _line_bytes(extent: Numbers, k: Numbers, along_k: Numbers, unaligned: Numbers) -> Numbers:
     """What TMA loads of a row of A or a column of B, in pieces of 128 bytes along k, or along their `extent`."""
-    along = 128 * -(-k // BK) * where(k % 16 > 0, unaligned, 1)
+    lines = 128 * -(-k // BK)
+    along = (lines + OUTSIDE * (lines - 2 * k)) * where(k % 16 > 0, unaligned, 1)
     across = 2 * k * where((extent % 16 > 0) | (extent < 64), unaligned, 1)
     return where(along_k, along, across)
 

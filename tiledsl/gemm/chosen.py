@@ -34,8 +34,8 @@ from tiledsl.tune.space import shown
 SCHEMA = "tiledsl.choose/1"
 
 STEPS = """\
-steps take as long as products, or as staging and loads, which slow each other, if that is longer;
-total = launch + steps + stores + reads + writes + reduction"""
+steps take as long as the slowest of products, staging, loads and memory, and a little of the others;
+total = launch + steps + stores + reduction"""
 BOUNDS = "the longest of compute, memory and L2 counts, and a little of the others; launch and reduction are added"
 
 

@@ -166,10 +166,11 @@ exit:
 """
 
 
-def either_of(a: Any, b: Any) -> Any:
-    """The longer time, and a little of the other: of what hinders each other."""
-    a, b = a * a, b * b
-    return np.sqrt(np.sqrt(a * a + b * b))
+def either_of(a: Any, b: Any, power: int = 4) -> Any:
+    """The longer time, and a little of the other: of what hinders each other. power: of two; the higher, the less."""
+    if power == 1:
+        return a + b
+    return np.sqrt(either_of(a * a, b * b, power // 2))
 
 
 class Options:
