@@ -11,8 +11,8 @@ The model is that of the choice itself, asked for all variants at once, with oth
 small is how much slower than the fastest measured variant of a shape the one is that the model would choose, if its
 times were a little off; then the model's error. A fit is a random search from the present constants, which it leaves
 reluctantly. --prefer: shapes measured with these kernels count `PREFERRED` times. --check: of each family (or seed, or
-kernel, or quarter of all products) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant that was not timed, which
-the report counts, the best by the model of those that were counts instead.
+kernel, or quarter of all products) in turn, what a fit to the others chooses there. Where `gemm` would choose a variant
+that was not timed, which the report counts, the best by the model of those that were counts instead.
 """
 
 from __future__ import annotations
@@ -172,8 +172,7 @@ HOPPER = Model(
     (
         *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "DRAM", "UNALIGNED_LOAD"),
         *("STALLED", "OUTSIDE", "UNALIGNED_STORE", "NARROW_STORE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED"),
-        "LAUNCH",
-        *("PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
+        *("LAUNCH", "PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),
     _hopper_variant,
@@ -392,7 +391,7 @@ def worst(times: Times, count: int) -> str:
 
 
 def checked(times: Times, by: str, rounds: int) -> str:
-    """What fits without a family, or a seed, choose there."""
+    """What fits without a family, or a seed or so, choose there."""
     before, lines, all_left = constants(times.model), list[tuple[str, ...]](), list[float]()
     groups = [_quarter(shape.shape) if by == "quarter" else getattr(shape, by) for shape in times.shapes]
     for out in dict.fromkeys(groups):

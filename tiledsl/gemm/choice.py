@@ -2,7 +2,7 @@
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
 ns. MACS was measured; the other constants were fitted to 16,200 times on 824 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 2.6% slower than the fastest measured in the mean (docs/tuning.md).
+e4m3, int8 and tf32. What is chosen is 2.7% slower than the fastest measured in the mean (docs/tuning.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tiledsl.gemm.hopper_stores import pieces, room_bytes
 from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.parts import SHARES
 from tiledsl.gemm.split_k import NARROW, PIECE_WIDTH, slice_width
-from tiledsl.gemm.traced import Options, either_of
+from tiledsl.gemm.traced import Options, slowest_of
 from tiledsl.ir.types import DTYPES, F32
 from tiledsl.lang import cdiv
 
@@ -93,7 +93,7 @@ NARROW_BAND, BAND, WIDE_BAND = 4, 16, 22
 """Rows of tiles of a band. The tiles that run at once best span the shorter side of the result: along n, by narrow
 bands, if its columns of tiles are at most SPANNED; along m, by one band of all rows, if these are at most WIDE_BAND."""
 SPANNED = 26
-STAGES, STALLED = 3, 0.948
+STAGES, STALLED = 3, 0.594
 """With fewer there is no variant; with what parts of k receive, large tiles have room for none. Loads are waited for
 with few: steps take STALLED longer with two stages, a quarter of that with three, and so on."""
 LOOSE, FEW_STAGES = 160 << 10, 4
@@ -109,37 +109,37 @@ MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz, of 16-bit elements. Of others they multiply as many
 bytes (e4m3 and i8 twice as many elements, tf32 half as many), and a step has as many bytes. So k and BK are in units of
 2 bytes here (`halves`)."""
-SM_INTAKE, TPC_INTAKE, MISSING = 132, 221, 222
+SM_INTAKE, TPC_INTAKE, MISSING = 145, 233, 204
 """Of what TMA stages for an SM; of what it loads for a TPC, which is two SMs; of how much longer that takes for what is
 not in L2."""
-IN_STEP = {1: 1, 2: 1.23, 4: 1.04, 8: 0.968}
-APART = {1: 1.1, 2: 1.63, 3: 1.77, 4: 1.26, 5: 1.45, 6: 1.93, 7: 1.47, 8: 1.16}
+IN_STEP = {1: 1, 2: 1.24, 4: 1.01, 8: 0.864}
+APART = {1: 1.07, 2: 1.43, 3: 1.66, 4: 1.24, 5: 1.51, 6: 1.86, 7: 1.5, 8: 1.2}
 """How much longer loads take: by the tiles of a cluster, whose CTAs wait for each other; and, by the parts of k in a
 cluster, if CTAs are so few that each could have a TPC, than if it had one. Of others two share a TPC."""
-DRAM = 5793
+DRAM = 5631
 """From and to memory, while the steps go on."""
-UNALIGNED_LOAD = {1: 2.3, 2: 1.62, 4: 1.86, 8: 3.21}
+UNALIGNED_LOAD = {1: 2.32, 2: 1.58, 4: 1.88, 8: 3.57}
 """How much more loads cost if rows in memory do not begin at multiples of 32 bytes, which are L2's sectors: by the
 tiles of a cluster."""
-UNALIGNED_STORE = 0.249
+UNALIGNED_STORE = 0.253
 """The same of stores, as a share for pieces of 128 elements: neighbouring pieces write parts of the same sectors."""
-NARROW_STORE = 0.285
+NARROW_STORE = 0.252
 """And for each time that pieces are half as wide as 64 elements, or a quarter, or so on."""
-OUTSIDE = 1.61
+OUTSIDE = 1.87
 """How much more loads cost, for each byte of a line along k that lies past its end."""
 PIECE = 1.58
 """A tile's result takes so long for each row of each piece of up to 128 bytes."""
-FIRST, TILE = 3.7, 319
+FIRST, TILE = 3.06, 298
 """A CTA's first step takes longer, for each row and column of the tile; each further tile costs TILE."""
-CLUSTERED, SLOWED = 1391, 1.07
+CLUSTERED, SLOWED = 1367, 1.08
 """CTAs of a cluster start later, unless they share k, which is PARTS; and multiply slower if they share loads."""
-LAUNCH = 1301
-CROWDED = 9.61
+LAUNCH = 1455
+CROWDED = 8.98
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
-PARTS, DOUBLED, REDUCED = 1006, 41.3, 28
+PARTS, DOUBLED, REDUCED = 988, 34, 26.4
 """What parts of k in a cluster cost: in any case, for each doubling of their number, and the rate at which an SM gets
 sums of the others in its shared memory."""
-GROUPS, GATHERED = 2252, 49.6
+GROUPS, GATHERED = 2304, 55.6
 """If several clusters share a tile: in any case, and the rate at which each stores its sums, and reads those of the
 pieces that it adds up."""
 
@@ -224,11 +224,11 @@ class Table(NamedTuple):
     """Variants by column, each an array: what `Variant` says of them, and what follows from it.
 
     rows, instances, area: of the tile. parts: 1 where k is not split. loaded: `Variant.loaded`. stages: for steps of
-    BK. stored: rows of pieces of the result that are
-    stored at once, if k is not split. cluster: tiles of a cluster; clustered: it has several. ctas: of a cluster.
-    doublings: of the parts in a cluster. received: bytes of sums that it gets from the others. pieces: of NARROW
-    columns of a slice. breaks: within lines of the result, relative to pieces of 128 elements. of_m, of_n: extents of
-    the product that the tiles of a cluster cover. above_m, above_n: the variant makes sense for extents above these.
+    BK. stored: rows of pieces of the result that are stored at once, if k is not split. cluster: tiles of a cluster;
+    clustered: it has several. ctas: of a cluster. doublings: of the parts in a cluster. received: bytes of sums that it
+    gets from the others. pieces: of NARROW columns of a slice. breaks: within lines of the result, relative to pieces
+    of 128 elements. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the variant
+    makes sense for extents above these.
     """
 
     rows: Numbers
@@ -352,7 +352,7 @@ def estimate(
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
     together = where(2 * items > processors, 2, _by_size(APART)[t.parts]) * _by_size(IN_STEP)[t.cluster]
     loads = together * (loads + read / MISSING / items)
-    main = either_of(products, either_of(staging, loads), 8) * (1 + STALLED / (t.stages - 1) ** 2)
+    main = slowest_of(products, staging, loads) * (1 + STALLED / (t.stages - 1) ** 2)
 
     late = where(t.parts > 1, 0, CLUSTERED * t.clustered)
     readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
@@ -368,7 +368,7 @@ def estimate(
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
         launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + late + CROWDED * readers,
-        steps=either_of(waves * main, (read + written) / DRAM),
+        steps=slowest_of(waves * main, (read + written) / DRAM),
         stores=stores,
         reduction=where(t.instances > 1, 1, waves) * (within + where(t.groups > 1, across, 0)),
         products=waves * products,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiledsl.gemm.traced import Options, either_of
+from tiledsl.gemm.traced import Options, slowest_of
 
 where: Callable[..., Any] = np.where
 
@@ -196,7 +196,7 @@ class EstimateF32(NamedTuple):
 
     @property
     def total(self) -> Any:
-        return self.launch + either_of(self.compute, self.l2) + self.reduction
+        return self.launch + slowest_of(self.compute, self.l2) + self.reduction
 
 
 class Table(NamedTuple):
@@ -260,7 +260,7 @@ def estimate(product: Product, of: Table) -> EstimateF32:
 
         def together(count: Any) -> Any:
             """`count` CTAs on each SM."""
-            return where(count > 0, either_of(count * work, alone) + ROUND + each * count, 0.0)
+            return where(count > 0, slowest_of(count * work, alone) + ROUND + each * count, 0.0)
 
         return full * together(slots / processors) + together(rest), full * (slots / processors) + rest
 

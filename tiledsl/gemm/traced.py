@@ -166,11 +166,10 @@ exit:
 """
 
 
-def either_of(a: Any, b: Any, power: int = 4) -> Any:
-    """The longer time, and a little of the other: of what hinders each other. power: of two; the higher, the less."""
-    if power == 1:
-        return a + b
-    return np.sqrt(either_of(a * a, b * b, power // 2))
+def slowest_of(*times: Any) -> Any:
+    """The longest time, and a little of the others: of what hinder each other."""
+    squares = (time * time for time in times)
+    return np.sqrt(np.sqrt(sum(square * square for square in squares)))
 
 
 class Options:
