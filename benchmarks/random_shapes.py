@@ -122,6 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     sizes = [(family, size) for family, found in drawn for size in found]
     dtype, precision = ("f32", "tf32") if args.format == "tf32" else (args.format, None)
     warmup([size.numbers for _, size in sizes], dtype, precision=precision, layouts=LAYOUTS)  # by several processes
+    title = f"gemm on random shapes against {CUBLASLT if lt else CUBLAS}, {args.format}, {args.cache}, {args.load}"
     try:
         for family, size in sizes:
             start = time.perf_counter()
@@ -133,8 +134,6 @@ def main(argv: list[str] | None = None) -> int:
             print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
     finally:  # an interrupted run keeps what it has
         if cases:
-            against = CUBLASLT if lt else CUBLAS
-            title = f"gemm on random shapes against {against}, {args.format}, {args.cache}, {args.load}"
             write(name, title, _summary(cases), {"cases": cases}, args.out)
     return 0
 
