@@ -52,9 +52,9 @@ def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool,
     rows, columns, instances = chosen.tile
     along_k = a if chosen.exchanged else b
     width = slice_width(chosen.parts, columns) if chosen.parts else columns
-    buffers = (1 if chosen.parts else 2) * instances
+    buffers = (1 if chosen.parts or not by_tma else 2) * instances
     wide, rest = pieces(rows * instances, width, size, chosen.registers, by_tma)
-    staged = 0 if chosen.groups > 1 else rows * size * (buffers * wide + instances * rest)
+    staged = 0 if chosen.groups > 1 else rows * size * (buffers * wide + instances * rest * by_tma)
     used = consts["STAGES"] * 2 * consts["BK"] * (rows + staged_width(columns, along_k)) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
     assert chosen.along_m * chosen.along_n * max(chosen.parts, 1) <= 8

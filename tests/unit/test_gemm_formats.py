@@ -371,10 +371,11 @@ def test_every_choice_fits(m: int, n: int, k: int, size: int, result: int, behin
     rows, columns, instances = chosen.tile
     consts = chosen.consts(k, result, behind < 3, size)
     share = slice_width(chosen.parts, columns) if chosen.parts else columns
-    buffers = (1 if chosen.parts else 2) * instances
-    wide, rest = pieces(rows * instances, share, result, chosen.registers, behind < 3)
+    by_tma = behind < 3
+    buffers = (1 if chosen.parts or not by_tma else 2) * instances
+    wide, rest = pieces(rows * instances, share, result, chosen.registers, by_tma)
     assert wide * result % 16 == rest * result % 16 == 0 and (share % wide % rest if rest else share % wide) == 0
-    staged = 0 if chosen.groups > 1 else rows * result * (buffers * wide + instances * rest)
+    staged = 0 if chosen.groups > 1 else rows * result * (buffers * wide + instances * rest * by_tma)
     used = consts["STAGES"] * size * consts["BK"] * (rows + columns) + staged
     assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
     assert consts["BK"] * size in (128, 256)

@@ -54,33 +54,32 @@ def pieces(rows: int, columns: int, size: int, accumulators: int, by_tma: bool =
     """Columns of the pieces in which a result is stored, whose elements have `size` bytes: at most 64 columns and 128
     bytes; and of those into which goes what these leave, or 0. For TMA they are spans of a swizzle: the narrowest if a
     thread's accumulators leave few registers, and divisors of `columns` if the instances have more than ROOMY rows,
-    whose wide pieces would cost a stage."""
-    most = min(128, 64 * size) // size
+    whose wide pieces would cost a stage. Threads store what is left as one piece, by way of the same memory."""
+    wide = min(128 // size, 64, 1 << columns.bit_length() - 1)
     if not by_tma:
-        step = max(8, 16 // size)
-        return max(n for n in range(step, most + 1, step) if columns % n == 0), 0
+        return wide, columns % wide
     if accumulators > FULL:
         return 32 // size, 0
-    wide = piece_width(columns, size) if rows > ROOMY else min(most, 1 << columns.bit_length() - 1)
+    wide = piece_width(columns, size) if rows > ROOMY else wide
     return wide, gcd(columns % wide, wide) % wide
 
 
 def room_bytes(
     rows: int, columns: int, size: int, accumulators: int, instances: int, buffers: int, by_tma: bool = True
 ) -> int:
-    """Of `rooms`, if the result is stored in row order, which takes most. buffers: of each instance."""
+    """Of `rooms`, if the result is stored in row order, which takes most. buffers: of each instance, for TMA."""
     wide, rest = pieces(rows * instances, columns, size, accumulators, by_tma)
-    return instances * rows * size * (buffers * wide + rest)
+    return instances * rows * (size * (buffers * wide + rest) if by_tma else max(size * wide, 32))
 
 
 @tile_function
 def rooms(X: Memory[D], buffers: int, instances: int, rows: int, columns: int, accumulators: int) -> Any:
     """For the `pieces` of a result of rows x columns, of which a thread has so many accumulators: buffers of the wide
     ones, for all instances; and one for the narrow ones of each, or None if there are none, or X is in order of columns
-    and what is left is stored at once, as fewer lines."""
+    and what is left is stored at once, as fewer lines. Threads need one buffer for each instance."""
     wide, rest = pieces(rows * instances, columns, X.dtype.bytes, accumulators, stored_by_tma(X))
     if not stored_by_tma(X):
-        return shared((buffers, rows, wide), X.dtype), None
+        return panels(X, instances, rows, max(wide, 32 // X.dtype.bytes)), None
     return panels(X, buffers, rows, wide), panels(X, instances, rows, rest) if rest and X.unit == X.rank - 1 else None
 
 
@@ -88,20 +87,20 @@ def rooms(X: Memory[D], buffers: int, instances: int, rows: int, columns: int, a
 def store_lines(x: Fragment[E], to: View[E], via: View[E], most: int):
     """Stores x where TMA cannot: through shared memory, so that the stores are coalesced. most: elements of a vector of
     a row; or half as many and so on, where threads would not share a piece in whole rounds."""
-    (rows, columns), threads = via.shape, x.layout.threads
-    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and rows * columns % (n * threads) == 0)
-    thread, vectors = thread_of(x), rows * columns // wide
+    size, threads, thread = x.shape[0] * x.shape[1], x.layout.threads, thread_of(x)
     barrier()
     if to.dtype.bytes == 2:
         store_matrix(x, via)
     else:
         store(x, via)
     barrier()
-    count = vectors // threads
+    to, via = (to.T, via.T) if to.unit == 0 else (to, via)
+    wide = max(n for n in (1, 2, 4, 8, 16) if n <= most and size % (n * threads) == 0)
+    count, columns = size // (wide * threads), via.shape[1]
     each = max(n for n in range(1, AT_ONCE + 1) if count % n == 0)
-    for first in range(0, vectors, each * threads):
-        at = [(first + i * threads + thread) * wide for i in range(each)]
-        places = [(i % rows, i // rows) if to.unit == 0 else (i // columns, i % columns) for i in at]
+    for first in range(0, count, each):
+        at = [((first + i) * threads + thread) * wide for i in range(each)]
+        places = [(i // columns, i % columns) for i in at]
         found = [via.load(m, n, vec=wide * to.dtype.bytes) if wide > 1 else via[m, n] for m, n in places]
         for i in unroll(each):
             to.put(places[i][0], places[i][1], found[i])
@@ -150,7 +149,7 @@ def store_columns(
     may begin so many columns before C, which is stored by TMA."""
     room, narrow = through
     by_tma, buffers = stored_by_tma(C), room.shape[0] // instances
-    wide: int = room.shape[1 if by_tma and C.unit == 1 else 2]
+    wide: int = min(x.shape[1], room.shape[1 if C.unit == 1 else 2])
     count, left = x.shape[1] // wide, x.shape[1] % wide
     rest: int = left if narrow is None else narrow.shape[2]
     for i in unroll(count + (left // rest if left else 0)):
@@ -163,7 +162,7 @@ def store_columns(
         if shift and i == 0 and n.start < 0:
             store(y.columns(shift, width - shift), C[t.batch, t.m, tile(0, width - shift)], vec=2 * C.dtype.bytes)
         elif not by_tma:
-            store_lines(y, to, via, max(1, C.align // C.dtype.bytes) if C.unit == 2 else 1)
+            store_lines(y, to, matrix(via, C)[:, :width], max(1, C.align // C.dtype.bytes) if C.unit > 0 else 1)
         elif i < count or narrow is None:
             store_tma(y, to, via=matrix(via, C)[:, :width], in_flight=0 if all_over else min(i, buffers - 1))
         else:

@@ -94,7 +94,7 @@ def _guarded(
     `access` makes one of so many elements from a number on; `outside` is the result where nothing is read.
     """
     memory, indices = x.memories[op.memory], x.all(op.indices)
-    b, whole = x.b, partial(access, 0, op.vec)
+    b, whole, never_splits = x.b, partial(access, 0, op.vec), op.whole or memory.never_splits(op.vec)
     if op.vec == 1:
         condition = bounds(b, memory, indices)
         return whole() if condition is None else x.b.either(condition, whole, outside)
@@ -102,9 +102,9 @@ def _guarded(
     index, extent = indices[axis], memory.extents[axis]
     rest = bounds(b, memory, indices, skip=axis)
     # The index is a multiple of vec, so all are inside exactly if it is below the rounded extent.
-    rounded = unsigned_extent(b, extent, index.dtype, multiple_of=1 if op.whole else op.vec)
+    rounded = unsigned_extent(b, extent, index.dtype, multiple_of=1 if never_splits else op.vec)
     condition = both(b, rest, below(b, index, rounded))
-    if op.whole or (isinstance(extent, int) and extent % op.vec == 0):
+    if never_splits:
         return x.b.either(condition, whole, outside)
     limit = unsigned_extent(b, extent, index.dtype)
 
