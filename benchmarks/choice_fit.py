@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.choice_times import PROCESSORS, as_row, choice_f32, of_row
+from benchmarks.choice_times import PROCESSORS, as_row, choice_f32, of_row, request_of
 from benchmarks.report import RESULTS, table
 from tiledsl.gemm import choice, ffma_choice, int4_call
 from tiledsl.gemm.formats import FORMATS
@@ -111,8 +111,21 @@ def _hopper_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
     k = np.array([choice.halves(int(extent), size) for extent, (size, _) in zip(k, sizes, strict=True)], float)
     operands, results = np.array(sizes).T
     of = choice.table_of([v for shape in shapes for _, v in shape.times], results)
-    order = np.ones(len(along), bool), along > 0
-    return lambda: choice.estimate(of, batch, m, n, k, order, PROCESSORS, size=operands, result=results).total
+    rest = (np.ones(len(along), bool), along > 0), PROCESSORS
+    more = [_ragged(shape) for shape in shapes for _ in shape.times]
+    unaligned_a, unaligned_b, by_threads = np.array(more, float).T
+    given = {"size": operands, "result": results, "unaligned": (unaligned_a, unaligned_b), "by_threads": by_threads}
+    return lambda: choice.estimate(of, batch, m, n, k, *rest, **given).total
+
+
+def _asked(shape: Measured) -> choice.Request:
+    batch, m, n, k = shape.shape
+    return request_of(Size(m, n, k, batch if batch > 1 else 0), shape.layout, shape.format)
+
+
+def _ragged(shape: Measured) -> tuple[float, ...]:
+    asked = _asked(shape)
+    return *asked.unaligned, asked.by_threads
 
 
 def bytes_of(shape: Measured) -> tuple[int, int]:
@@ -123,9 +136,7 @@ def bytes_of(shape: Measured) -> tuple[int, int]:
 
 def _hopper_timed(shape: Measured) -> bool:
     """Whatever the order of the tiles."""
-    size, result = bytes_of(shape)
-    chosen = choice.best(choice.Request(*shape.shape, (True, shape.layout == "NT"), size=size, result=result))
-    chosen = of_row(as_row(0.0, chosen), shape.layout)[1]._replace(band=0)
+    chosen = of_row(as_row(0.0, choice.best(_asked(shape))), shape.layout)[1]._replace(band=0)
     return chosen in (v._replace(band=0) for _, v in shape.times)
 
 
@@ -173,6 +184,7 @@ HOPPER = Model(
         *("SM_INTAKE", "TPC_INTAKE", "MISSING", "IN_STEP", "APART", "DRAM", "UNALIGNED_LOAD"),
         *("STALLED", "OUTSIDE", "UNALIGNED_STORE", "NARROW_STORE", "PIECE", "FIRST", "TILE", "CLUSTERED", "SLOWED"),
         *("LAUNCH", "PARTS", "DOUBLED", "REDUCED", "GROUPS", "GATHERED", "CROWDED"),
+        *("BY_THREADS", "ORDER", "COPYING", "COPY"),
     ),
     (RESULTS / "choice_times.jsonl", RESULTS / "format_times.jsonl"),
     _hopper_variant,

@@ -45,7 +45,7 @@ from tiledsl.gemm import (
     parts,
     split_k,
 )
-from tiledsl.gemm.choice import Variant, ranked
+from tiledsl.gemm.choice import Request, Variant, ranked
 from tiledsl.gemm.ffma_choice import CANDIDATES, Product, plan_of, ranked_f32
 from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.operands import Operands as Described
@@ -61,11 +61,11 @@ from tiledsl.tune.carried import Carried
 from tiledsl.tune.search import Result, search
 from tiledsl.tune.workers import Worker, answered
 
-__all__ = ["COLUMNS", "Job", "as_row", "choice_f32", "digest", "jobs_of", "main", "of_row", "sampled"]
+__all__ = ["COLUMNS", "Job", "as_row", "choice_f32", "digest", "jobs_of", "main", "of_row", "request_of", "sampled"]
 
 ARCH, PROCESSORS = "sm_90a", 132
-COLUMNS = ("rows", "columns", "instances", "exchanged", "parts", "along_m", "groups", "along_n", "band")
-"""Of a variant in the file, behind its microseconds."""
+COLUMNS = ("rows", "columns", "instances", "exchanged", "parts", "along_m", "groups", "along_n", "band", "apart")
+"""Of a variant in the file, behind its microseconds; older lines lack the last."""
 LARGE = 2e10
 """Multiplications from which a product takes so long that fewer variants of it are timed."""
 FAST, KIND, ANY = 0.5, 0.75, 1.0
@@ -155,8 +155,7 @@ def sampled(size: Size, layout: str, count: int, drawn: random.Random, format: s
         ranking = ranked_f32(1 << 20, choice_f32(size, layout))
         found = [((of.name, parts, whole), t.total) for of, parts, whole, t in ranking]
     else:
-        problem = _problem(_operands(size, layout, format))
-        found = [(v, times.total) for v, times in ranked(1 << 20, choice_of(problem))]
+        found = [(v, times.total) for v, times in ranked(1 << 20, request_of(size, layout, format))]
     near = [v for v, total in found if total <= WORSE * found[0][1]]
     if not count:
         return near
@@ -175,7 +174,12 @@ def _kind(v: Way) -> tuple[Any, ...]:
     if not isinstance(v, Variant):
         return v[0], v[1] > 1, v[2] > 0
     rows, _, instances = v.tile
-    return rows, instances, v.along_m, v.along_n, min(v.parts, 2), v.groups > 1, v.exchanged
+    return rows, instances, v.along_m, v.along_n, min(v.parts, 2), v.groups > 1, v.exchanged, v.apart
+
+
+def request_of(size: Size, layout: str, format: str) -> Request:
+    """What `ranked` is asked for."""
+    return choice_of(_problem(_operands(size, layout, format)))
 
 
 def choice_f32(size: Size, layout: str) -> Product:
@@ -197,14 +201,14 @@ def as_row(us: float, v: Way) -> list[Any]:
     """A line of `COLUMNS`, or what a `Way` has in fp32."""
     if not isinstance(v, Variant):
         return [us, *v]
-    return [us, *v.tile, int(v.exchanged), v.parts, v.along_m, v.groups, v.along_n, v.band]
+    return [us, *v.tile, int(v.exchanged), v.parts, v.along_m, v.groups, v.along_n, v.band, int(v.apart)]
 
 
 def of_row(row: Sequence[float], layout: str) -> tuple[float, Variant]:
     us, rows, columns, instances, exchanged, *rest = row
-    parts, along_m, groups, along_n, band = map(int, rest)
+    parts, along_m, groups, along_n, band, *apart = map(int, rest)
     tile, by_rows = (int(rows), int(columns), int(instances)), layout == "NN" and not exchanged
-    return us, Variant(tile, bool(exchanged), parts, along_m, groups, along_n, by_rows, band)
+    return us, Variant(tile, bool(exchanged), parts, along_m, groups, along_n, by_rows, band, any(apart))
 
 
 def _steps(of: Described, size: Size, layout: str, v: Way) -> Steps:

@@ -35,13 +35,14 @@ from tiledsl.arch import TARGETS
 from tiledsl.dims import K, M
 from tiledsl.errors import CompileErrors, EmulatorError, KernelArgumentError
 from tiledsl.gemm import gemm
-from tiledsl.gemm.apart import apart_consts, pays
-from tiledsl.gemm.choice import FEW_REGISTERS, Request, Variant, best
+from tiledsl.gemm.choice import FEW_REGISTERS, Request, Variant, estimate, ranked, table_of
 from tiledsl.gemm.epilogue import add_bias
 from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.hopper_stores import pieces
 from tiledsl.gemm.operands import described
 from tiledsl.gemm.pad import pad, pad_both, width
-from tiledsl.gemm.plan import Problem, plan
+from tiledsl.gemm.plan import Problem, choice_of, plan
+from tiledsl.gemm.split_k import slice_width
 from tiledsl.gemm.steps import problem_of
 from tiledsl.lang import cdiv
 
@@ -147,7 +148,7 @@ def test_right_and_without_hazards(name: str) -> None:
         X.swapaxes(1, 2).copy().swapaxes(1, 2) if order == "T" else X for X, order in zip((A, B), layout, strict=True)
     )
     unaligned = tuple(min(s for s in X.strides[1:] if s > 2) % 16 > 0 for X in (A, B))
-    consts = apart_consts(variant, k, (unaligned[0], unaligned[1])) | {"EARLY": True, "EPILOGUE": add_bias}
+    consts = variant.consts_apart(k, (unaligned[0], unaligned[1])) | {"EARLY": True, "EPILOGUE": add_bias}
     operands = (A, B, C)
     if variant.exchanged:
         operands = tuple(X.swapaxes(1, 2) for X in (B, A, C))
@@ -200,20 +201,25 @@ EXTENTS = st.integers(1, 8192)
     st.booleans(),
     st.booleans(),
     st.sampled_from([(True, True), (True, False), (False, True)]),
+    st.booleans(),
 )
-def test_every_choice_fits(m: int, n: int, k: int, a: bool, b: bool, unaligned: tuple[bool, bool]) -> None:
+def test_every_choice_fits(
+    m: int, n: int, k: int, a: bool, b: bool, unaligned: tuple[bool, bool], by_tma: bool
+) -> None:
     """Shared memory, for lines of 2, 4 and 8 parts, and what the role that orders them takes for granted."""
-    chosen = best(Request(1, m, n, k, (a, b), FEW_REGISTERS, apart=True))
-    consts = apart_consts(chosen, k, unaligned)
-    if consts["BK"] % 64:
-        assert not pays(chosen, 1, m, n, k, unaligned, 132)
-        return
+    request = Request(1, m, n, k, (a, b), FEW_REGISTERS, apart=True, unaligned=unaligned, by_threads=0 if by_tma else 1)
+    chosen = next(v for v, _ in ranked(2000, request) if v.apart)
+    consts = chosen.consts_apart(k, unaligned, 2, by_tma)
     rows, columns, instances = chosen.tile
+    stored = slice_width(chosen.parts, columns) if chosen.parts else columns
+    wide, rest = pieces(rows * instances, stored, 2, chosen.registers, by_tma)
+    buffers = (1 if chosen.parts or not by_tma else 2) * instances
     assert chosen.along_m == 1 and consts["STAGES"] >= 2 and consts["APART"] >= 2
     along = (b, a) if chosen.exchanged else (a, b)
     loaded = unaligned[::-1] if chosen.exchanged else unaligned
     for parts in (2, 4, 8):
-        used = (1 if chosen.parts else 2) * instances * rows * 128
+        used = 0 if chosen.groups > 1 else rows * 2 * (buffers * wide + instances * rest * by_tma)
+        used += chosen.received
         for extent, along_k, part in zip((rows, columns), along, loaded, strict=True):
             lines, length = (extent, consts["BK"]) if along_k else (consts["BK"], extent)
             assert length % 64 == 0
@@ -225,9 +231,11 @@ def test_every_choice_fits(m: int, n: int, k: int, a: bool, b: bool, unaligned: 
 
 def test_lines_for_which_there_is_no_room_are_padded() -> None:
     """What parts of k receive leaves room for steps of 32 elements, where a warp puts 64 in order at once."""
-    v, unaligned = Variant((128, 192, 1), parts=8, by_rows=True), (True, True)
-    assert apart_consts(v, 7465, unaligned)["BK"] == 32
-    assert not pays(v, 1, 210, 1251, 7465, unaligned, 132)
+    v = Variant((128, 192, 1), parts=3, by_rows=True, apart=True)
+    request = choice_of(ragged(210, 1251, 7465)._replace(unit_b=2))
+    assert v.consts_apart(7465, request.unaligned)["BK"] == 32
+    found = [each._replace(band=8) for each, _ in ranked(10000, request)]
+    assert v not in found and v._replace(apart=False) in found and v._replace(tile=(128, 128, 1)) in found
 
 
 def ragged(m: int, n: int, k: int, **more: Any) -> Problem:
@@ -257,9 +265,14 @@ def test_only_what_tma_cannot_read_is_padded() -> None:
 
 
 def test_more_lines_for_each_tile_cost_more() -> None:
-    few, many = Variant((64, 16, 2)), Variant((64, 192, 2))
-    assert pays(few, 1, 64, 1000, 165, (True, True), 132)
-    assert not pays(many, 1, 4000, 4000, 1000, (True, True), 132)
+    def longer(v: Variant, m: int, n: int, k: int) -> bool:
+        """Does it take longer to load operands in parts than to copy them?"""
+        both = table_of([v._replace(apart=True), v], [2, 2])
+        apart, copied = estimate(both, 1, m, n, k, (True, True), 132, unaligned=(True, True)).total
+        return apart > copied
+
+    assert not longer(Variant((64, 16, 2)), 64, 1000, 165)
+    assert longer(Variant((64, 192, 2)), 4000, 4000, 1000)
 
 
 def test_which_operands_have_aligned_lines() -> None:

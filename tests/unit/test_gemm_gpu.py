@@ -26,7 +26,7 @@ E = TypeVar("E", bound=Float)
 @pytest.fixture(autouse=True)
 def padded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small operands are copied here as large ones are, so that there are several launches and a workspace."""
-    monkeypatch.setattr("tiledsl.gemm.plan.pays", lambda *_: False)
+    monkeypatch.setattr("tiledsl.gemm.plan.loads_apart", lambda _: False)
     plan.cache_clear()
     yield
     plan.cache_clear()

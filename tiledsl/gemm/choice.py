@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from math import log2
+from math import gcd, log2
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -134,6 +134,14 @@ FIRST, TILE = 3.06, 298
 CLUSTERED, SLOWED = 1367, 1.08
 """CTAs of a cluster start later, unless they share k, which is PARTS; and multiply slower if they share loads."""
 LAUNCH = 1455
+BY_THREADS = 0.0878
+"""A result that TMA cannot store takes so long for each vector that threads store."""
+ORDERED, ORDER = 64, 4.12
+"""Elements of a line that a warp puts in order at once, where operands are loaded in parts, and the time."""
+COPYING, COPY = 788, 5094
+"""A launch that copies operands takes COPYING, and reads and writes at the rate COPY."""
+SHALLOW = 128
+"""Elements of k that are not worth steps of as many, if operands are loaded in parts."""
 CROWDED = 8.98
 """For each cluster that reads the same lines of A, or of B, first: they miss on them at the same time."""
 PARTS, DOUBLED, REDUCED = 988, 34, 26.4
@@ -147,7 +155,8 @@ pieces that it adds up."""
 class Variant(NamedTuple):
     """parts: CTAs of a cluster that share a tile's k; 0: k is not split. along_m, along_n: tiles of a cluster along m
     and n. groups: clusters that share a tile. by_rows: the kernel's B is in row order, so that it is staged in whole
-    panels. band: GROUP of the kernel."""
+    panels. band: GROUP of the kernel. apart: operands that TMA cannot read as they are, but in parts, are loaded so;
+    else they are copied before."""
 
     tile: Tile
     exchanged: bool = False
@@ -157,6 +166,7 @@ class Variant(NamedTuple):
     along_n: int = 1
     by_rows: bool = False
     band: int = 8
+    apart: bool = False
 
     def consts(
         self, k: int = 0, result: int = 2, by_tma: bool = True, size: int = 2, beside: int = 0, step: int = 0
@@ -179,6 +189,29 @@ class Variant(NamedTuple):
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
         parts = {"SPLIT": self.parts if self.parts > 1 else 0, "GATHER": self.groups if self.groups > 1 else 0}
         return {**of_tile, "GROUP": self.band, "CLUSTER": (self.along_m, self.along_n), **parts}
+
+    def consts_apart(
+        self, k: int, unaligned: tuple[bool, bool], result: int = 2, by_tma: bool = True
+    ) -> dict[str, Any]:
+        """As `consts`, of an `apart` variant for 16-bit operands, of which those that are `unaligned` are loaded in
+        parts: with two or three stages of lines in order and as many as fit, up to 16, of lines as they are loaded.
+        Where not even steps of ORDERED elements have room for two stages of both, BK is less, and the kernel refuses
+        it."""
+        rows, columns, instances = self.tile
+        consts = self.consts(k)
+        bk = ORDERED if k <= SHALLOW else consts["BK"]
+        width = slice_width(self.parts, columns) if self.parts else columns
+        buffers = 1 if self.parts else 2
+        staged = room_bytes(rows, width, result, self.registers, instances, buffers, by_tma) if self.groups == 1 else 0
+        room = SHARED - self.received - staged
+        lines = rows * unaligned[self.exchanged] + columns * unaligned[not self.exchanged]
+        stage = 2 * (_elements_apart(rows, bk) + _elements_apart(columns, bk))
+        if 2 * (2 * bk * lines + stage) > room:
+            bk //= 2
+            stage = 2 * (_elements_apart(rows, bk) + _elements_apart(columns, bk))
+        ordered = 2 * bk * lines
+        stages = 3 if 3 * ordered + 2 * stage <= room else 2
+        return {**consts, "BK": bk, "STAGES": stages, "APART": min(16, (room - stages * ordered) // stage)}
 
     @property
     def loaded(self) -> int:
@@ -228,7 +261,7 @@ class Table(NamedTuple):
     clustered: it has several. ctas: of a cluster. doublings: of the parts in a cluster. received: bytes of sums that it
     gets from the others. pieces: of NARROW columns of a slice. breaks: within lines of the result, relative to pieces
     of 128 elements. of_m, of_n: extents of the product that the tiles of a cluster cover. above_m, above_n: the variant
-    makes sense for extents above these.
+    makes sense for extents above these. apart: as of `Variant`.
     """
 
     rows: Numbers
@@ -253,19 +286,26 @@ class Table(NamedTuple):
     of_n: Numbers
     above_m: Numbers
     above_n: Numbers
+    apart: Numbers
 
     def tiles(self, m: Numbers, n: Numbers) -> Numbers:
         """As `Variant.tiles`."""
         return np.ceil(m / self.of_m) * np.ceil(n / self.of_n) * self.cluster
 
 
+def _elements_apart(extent: int, bk: int) -> int:
+    """Of a stage of `hopper_apart.staging_apart`, at most: `extent` lines along k, or bk lines across it."""
+    unit = max(8, 64 // gcd(extent // 8, 64))
+    return max(extent * cdiv(bk + 8, unit) * unit, bk * (extent + 8))
+
+
 def table_of(variants: Sequence[Variant], results: Sequence[int]) -> Table:
-    """results: bytes of an element of each one's result. The flag that chooses, and numbers that are indices, are of
-    such dtypes; others are f64."""
+    """results: bytes of an element of each one's result. Flags that choose, and numbers that are indices, are of such
+    dtypes; others are f64."""
     rows = [_row(*each) for each in zip(variants, results, strict=True)]
     t = Table(*np.array(rows, float).reshape(-1, len(Table._fields)).T.copy())
     indices = {name: getattr(t, name).astype(int) for name in ("instances", "parts", "cluster", "ctas")}
-    return t._replace(exchanged=t.exchanged > 0, **indices)
+    return t._replace(exchanged=t.exchanged > 0, apart=t.apart > 0, **indices)
 
 
 def _row(v: Variant, result: int) -> tuple[float, ...]:
@@ -288,7 +328,7 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
     breaks = 128 / (rows if v.exchanged else columns if v.parts else wide)
     in_groups = v._replace(groups=max(v.groups, 2)) if v.parts == 1 else v  # how many the product decides
     stages = in_groups.consts(0, result)["STAGES"]
-    return *shape, v.loaded, stages, stored, *of_tile, breaks, *of, *above
+    return *shape, v.loaded, stages, stored, *of_tile, breaks, *of, *above, v.apart
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -297,10 +337,10 @@ def _row(v: Variant, result: int) -> tuple[float, ...]:
 class Estimate(NamedTuple):
     """What a launch between others takes, in ns. The first four terms add up to `total`.
 
-    launch: with the start of each tile. steps: of the main loops, which take as long as the slowest of what they do,
-    and a little of the others: `products` on the tensor cores, `staging` in shared memory, `loads` from L2 and memory,
-    all that is read and written, of memory. stores: of results from an SM, as far as it multiplies nothing meanwhile.
-    reduction: of parts of k.
+    launch: with the start of each tile, and a launch before that copies operands. steps: of the main loops, which take
+    as long as the slowest of what they do, and a little of the others: `products` on the tensor cores, `staging` in
+    shared memory, `loads` from L2 and memory, lines put in order, and all that is read and written, of memory. stores:
+    of results from an SM, as far as it multiplies nothing meanwhile. reduction: of parts of k.
     """
 
     launch: Numbers
@@ -330,9 +370,12 @@ def estimate(
     size: Numbers = 2,
     result: Numbers = 2,
     whole: bool = False,
+    unaligned: tuple[Numbers, Numbers] = (False, False),
+    by_threads: Numbers = 0,
 ) -> Estimate:
     """Of each variant, for one product, or for one of its own. split: k is that of planes. longer: as `SCALING`.
-    size, result: bytes of an element of A and B, and of C. whole: tiles of C begin where sectors do."""
+    size, result: bytes of an element of A and B, and of C. whole: tiles of C begin where sectors do. unaligned: TMA
+    cannot read A or B as it is. by_threads: the share of an element in a vector of C that threads store; 0: by TMA."""
     shared_out = t.parts * t.groups
     items = np.maximum(1, t.tiles(m, n) * (batch * shared_out))
     waves = np.ceil(items / _together(processors)[t.ctas])
@@ -345,18 +388,27 @@ def estimate(
     if split:
         products = products * (split.products / split.planes) + steps * (BK / split.columns * ADDED)
     staging = steps * edges * (2 * BK / SM_INTAKE)
-    unaligned = _by_size(UNALIGNED_LOAD)[t.cluster]
-    of_a, of_b = _line_bytes(m, k, along_k[0], unaligned), _line_bytes(n, k, along_k[1], unaligned)
+    within = _by_size(UNALIGNED_LOAD)[t.cluster]
+    of_a, of_b = _line_bytes(m, k, along_k[0], within), _line_bytes(n, k, along_k[1], within)
     of_a, of_b = where(t.exchanged, of_b, of_a), where(t.exchanged, of_a, of_b)
     read = 2 * batch * (m + n) * k
     loads = (t.rows * of_a / t.along_n + t.loaded * of_b / t.along_m) / (shared_out * TPC_INTAKE)
     together = where(2 * items > processors, 2, _by_size(APART)[t.parts]) * _by_size(IN_STEP)[t.cluster]
     loads = together * (loads + read / MISSING / items)
-    main = slowest_of(products, staging, loads) * (1 + STALLED / (t.stages - 1) ** 2)
+    slow, copies = (products, staging, loads), 0
+    if np.any(unaligned):
+        a, b = (1.0 * each for each in unaligned)
+        lines = t.rows * where(t.exchanged, b, a) + t.area / t.rows * where(t.exchanged, a, b)
+        slow = *slow, where(t.apart, ORDER * steps * lines, 0)
+        copied = 2 * batch * (m * a + n * b) * k
+        copies = where(t.apart, 0, COPYING * np.maximum(a, b) + 2 * copied / COPY)
+    main = slowest_of(*slow) * (1 + STALLED / (t.stages - 1) ** 2)
 
     late = where(t.parts > 1, 0, CLUSTERED * t.clustered)
     readers = np.minimum(np.ceil(m / t.of_m) + np.ceil(n / t.of_n), processors)
     store = PIECE * t.stored
+    if np.any(by_threads):
+        store = where(np.greater(by_threads, 0), BY_THREADS * t.area * by_threads / shared_out, store)
     # Of two instances, one stores while the other multiplies.
     stores = (waves - 1) * np.maximum(store - (t.instances - 1) * main, 0) + store
 
@@ -367,7 +419,7 @@ def estimate(
     share = np.ceil(t.pieces / np.minimum(t.groups, SHARES))
     across = GROUPS + (t.pieces + t.groups * share) * t.rows * (4 * NARROW / GATHERED)
     return Estimate(
-        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + late + CROWDED * readers,
+        launch=LAUNCH + FIRST * edges + TILE * (waves - 1) + late + CROWDED * readers + copies,
         steps=slowest_of(waves * main, (read + written) / DRAM),
         stores=stores,
         reduction=where(t.instances > 1, 1, waves) * (within + where(t.groups > 1, across, 0)),
@@ -408,11 +460,11 @@ def _by_size(values: dict[int, Any]) -> Numbers:
 class Request(NamedTuple):
     """`batch` products of m x n x k, and which variants may compute them.
 
-    along_k: whether A and B are contiguous along k. behind: as of `choose`. parted: k may be split. apart: operands are
-    loaded in parts (apart.py): without multicast, lines by 64. promoted: few accumulators, and both warpgroups share a
-    tile, so that one adds while the other multiplies. size, result: bytes of an element of A and B, and of C, of which
-    32 bytes of a row or more are stored. exchange: operands may be exchanged. split: k is that of planes. whole: as of
-    `estimate`."""
+    along_k: whether A and B are contiguous along k. behind: as of `choose`. parted: k may be split. unaligned: TMA
+    cannot read A or B as it is. apart: but in parts, without multicast, lines by 64. promoted: few accumulators, and
+    both warpgroups share a tile, so that one adds while the other multiplies. size, result: bytes of an element of A
+    and B, and of C, of which 32 bytes of a row or more are stored. exchange: operands may be exchanged. split: k is
+    that of planes. whole, by_threads: as of `estimate`."""
 
     batch: int
     m: int
@@ -429,6 +481,8 @@ class Request(NamedTuple):
     exchange: bool = True
     split: Split | None = None
     whole: bool = False
+    unaligned: tuple[bool, bool] = (False, False)
+    by_threads: float = 0
 
     @property
     def least(self) -> int:
@@ -511,9 +565,10 @@ def _kinds(parted: bool, rest: tuple[Any, ...]) -> list[Options]:
     """Variants of which the number of clusters that share a tile does not depend on the product, and others. rest: of a
     `Request`, without the product."""
     of = Request(0, 0, 0, 0, *rest)._replace(parted=parted)
-    variants = _candidates(of)
-    grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
-    kinds = (variants[:grouped], False), (variants[grouped:], True)
+    kinds: list[tuple[list[Variant], bool]] = []
+    for variants in (_candidates(of, apart) for apart in (False, True)[: 1 + of.apart]):
+        grouped = next((at for at, v in enumerate(variants) if v.parts == 1), len(variants))
+        kinds += (variants[:grouped], False), (variants[grouped:], True)
     tables = [(some, table_of(some, [of.result] * len(some)), in_groups) for some, in_groups in kinds if some]
     return [Options(some, partial(_model, table, in_groups, of)) for some, table, in_groups in tables]
 
@@ -532,7 +587,8 @@ def _model(
         t = t._replace(groups=_groups(t.parts, tiles, usable, steps, np.minimum(most // t.parts, MOST_GROUPS)))
         possible = possible & (t.groups > 1)
     longer = (1, 1) if of.split or not of.promoted else PROMOTING if of.exchange else SCALING
-    times = estimate(t, batch, m, n, k, of.along_k, of.processors, of.split, longer, of.size, of.result, of.whole)
+    given = of.along_k, of.processors, of.split, longer, of.size, of.result, of.whole, of.unaligned, of.by_threads
+    times = estimate(t, batch, m, n, k, *given)
     return times._replace(reduction=where(possible, times.reduction, np.inf)), t.groups
 
 
@@ -542,23 +598,25 @@ def _groups(parts: Numbers, tiles: Numbers, usable: Numbers, steps: Numbers, mos
     return np.ceil(each / np.ceil(each / np.maximum(np.minimum(usable // tiles, most), 1)))
 
 
-def _candidates(of: Request) -> list[Variant]:
-    """All variants that operands of this kind allow. Those that split k among clusters are in one group yet.
+def _candidates(of: Request, apart: bool) -> list[Variant]:
+    """All variants that operands of this kind allow. Those that split k among clusters are in one group yet. apart: as
+    of `Variant`; the addresses of its stores need registers, too.
 
     Where B is in row order, tiles have multiples of 32 columns: others begin at most places of a line of 128 bytes, and
     are slower to load than what they save.
     """
     variants = [
-        Variant(tile, exchanged, parts, along_m, 1, along_n, by_rows)
+        Variant(tile, exchanged, parts, along_m, 1, along_n, by_rows, apart=apart)
         for parts in ((0, *PARTS_OF_CLUSTER, 1) if of.parted else (0,))
         for exchanged, by_rows in ((False, not of.along_k[1]), (True, not of.along_k[0]))[: 1 + of.exchange]
-        for along_m, along_n in CLUSTERS[: 1 if of.apart else 3 if parts > 1 else None]
+        for along_m, along_n in CLUSTERS[: 1 if apart else 3 if parts > 1 else None]
         for tile in (PARTED if parts else WHOLE)
-        if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if of.apart else 32))
+        if (along_m == 1 or tile[1] % (8 * along_m) == 0) and not (by_rows and tile[1] % (64 if apart else 32))
     ]
     both = [v for v in variants if v.parts == BOTH and v.tile[0] == 64 and v.tile[1] <= TINY and v.along_m == 1]
     variants += both
-    variants = [v for v in variants if v.has_registers(of.behind) and v.tile[1] % of.least == 0]
+    behind = FEW_REGISTERS if apart else of.behind
+    variants = [v for v in variants if v.has_registers(behind) and v.tile[1] % of.least == 0]
     variants = [v for v in variants if v.parts * v.along_m <= 8 and (not v.parts or v.along_m == 1 or v.tile[1] >= 64)]
     if of.promoted:
         scaled = not of.exchange
@@ -574,5 +632,8 @@ def _candidates(of: Request) -> list[Variant]:
         if not of.split:  # CTAs of a cluster wait for each other's additions; with k in parts they have few
             variants = [v for v in variants if v.tile[2] > 1 or v.along_m * v.along_n == 1 or (v.parts and not scaled)]
         variants = in_two + variants
+    if apart:
+        given = 0, of.unaligned, of.result, not of.by_threads
+        variants = [v for v in variants if v.consts_apart(*given)["BK"] == ORDERED]
     result, step = (F32.bytes, of.split.columns) if of.split else (of.result, 0)
     return [v for v in variants if v.consts(0, result, step=step)["STAGES"] >= STAGES]

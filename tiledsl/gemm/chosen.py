@@ -15,7 +15,6 @@ from typing import Any
 
 from tiledsl.arch import TARGETS
 from tiledsl.errors import UsageError
-from tiledsl.gemm.apart import pays
 from tiledsl.gemm.choice import Variant, ranked
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import ranked_f32
@@ -175,15 +174,9 @@ def _notes(chosen: Plan) -> list[str]:
 
 def _of_hopper(problem: Problem, chosen: Plan, top: int) -> tuple[list[tuple[str, Any]], list[str]]:
     """The candidates, and a note on one that was left out."""
-    apart = "APART" in chosen.consts
-    notes: list[str] = []
-    unaligned = not problem.tma_a, not problem.tma_b
-    loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
-    if any(unaligned) and not apart and loads and not problem.format.along_k:
-        ((other, _),) = ranked(1, choice_of(problem, apart=True))
-        assert not pays(other, *problem[:4], unaligned, problem.processors)
-        notes.append("loading operands in parts would take longer than copying them")
-    request = choice_as_two(problem) if chosen.every_other else choice_of(problem, apart=apart)
+    request = choice_as_two(problem) if chosen.every_other else choice_of(problem)
+    longer = request.apart and "APART" not in chosen.consts
+    notes = ["loading operands in parts would take longer than copying them"] if longer else []
     return [(_label(v), times) for v, times in ranked(top, request)], notes
 
 
@@ -193,6 +186,7 @@ def _label(v: Variant) -> str:
     shown = f"{rows} x {columns}{', pingpong' if instances == 2 else ''}{', transposed' if v.exchanged else ''}"
     if v.parts:
         shown += f", k by {v.parts} x {v.groups}"
+    shown += ", in parts" if v.apart else ""
     return shown + (f", cluster {v.along_m} x {v.along_n}" if v.along_m * v.along_n > 1 else "")
 
 

@@ -24,7 +24,6 @@ from tiledsl import (
     index,
     load_fragment,
     rint,
-    shared,
     store,
     store_matrix,
     store_tma,

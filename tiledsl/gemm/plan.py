@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import gcd
 from typing import Any, NamedTuple
 
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import mma
-from tiledsl.gemm.apart import COPY, PAD, apart_consts, pays
 from tiledsl.gemm.choice import FEW_REGISTERS, SECTOR, Request, Variant, best, best_in_time, within_sectors
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import PlanF32, Product, plan_f32
@@ -26,6 +26,9 @@ from tiledsl.kernel import TileKernel
 
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
+PAD, COPY = 500, 4000
+"""A launch that transposes an operand of `fastest` takes PAD, in ns, and reads and writes at the rate COPY, in bytes a
+ns."""
 ALIGNED = 16
 """Bytes of a vector."""
 WORTH = 0.03
@@ -178,12 +181,6 @@ def _for_wgmma(problem: Problem) -> Plan:
     """By `hopper_fastest`. Operands that TMA cannot read are padded first, or, of 16-bit elements, loaded in parts;
     those that wgmma reads along k only are transposed if they are not contiguous along it. A row's products are added
     32 bytes at a time along k whatever the tile is, so that parts of k alone make its bits depend on m."""
-    loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
-    if loads and not problem.format.along_k:
-        unaligned = not problem.tma_a, not problem.tma_b
-        apart = best(choice_of(problem, apart=True)) if any(unaligned) else None
-        if apart and pays(apart, *problem[:4], unaligned, problem.processors):
-            return by_variant(problem, apart, apart_consts(apart, problem.k, unaligned))
     time, chosen = best_in_time(choice_of(problem))
     if _has_two(problem) and within_sectors(problem.m, problem.n, DTYPES[problem.out].bytes) > WORTH * time:
         less, other = best_in_time(choice_as_two(problem))
@@ -241,33 +238,47 @@ def planes_by_variant(problem: Problem, split: Split, chosen: Variant) -> Plan:
     return _with_groups(Plan(hopper_fastest, consts, chosen.exchanged, split=split, early=early), problem, chosen)
 
 
-def choice_of(problem: Problem, *, apart: bool = False) -> Request:
-    """What `hopper_fastest` is asked for. apart: operands are loaded in parts."""
+def choice_of(problem: Problem) -> Request:
+    """What `hopper_fastest` is asked for."""
     # The addresses of stores that TMA cannot do need registers.
     finishing = problem.bias or problem.epilogue or (problem.scaled and not problem.promoted)
-    behind = problem.add_c + finishing if problem.tma_c and not apart else FEW_REGISTERS
+    behind = problem.add_c + finishing if problem.tma_c else FEW_REGISTERS
     # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
     along_k = (problem.unit_a != 1, problem.unit_b == 1) if problem.k else (False, False)
     if problem.format.along_k:
         along_k = (True, True)
     parted, sizes = not problem.batch_invariant, (problem.format.bytes, DTYPES[problem.out].bytes)
-    more = apart, problem.promoted, *sizes, not problem.by_blocks
-    return Request(*problem[:4], along_k, behind, problem.processors, parted, *more)
+    more = loads_apart(problem), problem.promoted, *sizes, not problem.by_blocks
+    unaligned = (False, False) if problem.format.along_k else (not problem.tma_a, not problem.tma_b)
+    # Addresses are taken to be as aligned as rows.
+    row = sizes[1] * (1, problem.m, problem.n)[problem.unit_c]
+    by_threads = 0 if problem.tma_c else sizes[1] / gcd(row, ALIGNED)
+    numbers = *problem[:4], along_k, behind, problem.processors, parted
+    return Request(*numbers, *more, unaligned=unaligned, by_threads=by_threads)
 
 
-def by_variant(problem: Problem, chosen: Variant, apart: dict[str, Any] | None = None) -> Plan:
-    """By this variant of `hopper_fastest`. apart: its consts if it loads operands in parts; if not, those that TMA
-    cannot read are padded first. Large products do not launch early: that was slower, or no faster."""
+def loads_apart(problem: Problem) -> bool:
+    """Whether TMA can load in parts what it cannot read as it is."""
+    loads = (problem.tma_a or problem.apart_a) and (problem.tma_b or problem.apart_b)
+    return loads and not (problem.tma_a and problem.tma_b) and not problem.format.along_k
+
+
+def by_variant(problem: Problem, chosen: Variant) -> Plan:
+    """By this variant of `hopper_fastest`. Unless it loads them in parts, operands that TMA cannot read are padded
+    first. Large products do not launch early: that was slower, or no faster."""
     batch, m, n, k = problem[:4]
-    format = problem.format
-    padded = (False, False) if apart else (not problem.tma_a, not problem.tma_b)
+    format, unaligned = problem.format, (not problem.tma_a, not problem.tma_b)
+    padded = (False, False) if chosen.apart else unaligned
     if format.along_k:
         padded = padded[0] or problem.unit_a != 2, padded[1] or problem.unit_b != 1
     early = bool(chosen.parts) or batch * m * n * k < EARLY
     if problem.promoted and not problem.by_blocks:
         k = 0  # all steps have 128 elements, also where deeper ones would be faster
     beside = ROOM_OF_SCALES if problem.by_blocks else 0
-    consts = apart or chosen.consts(k, DTYPES[problem.out].bytes, problem.tma_c, format.bytes, beside)
+    stored = DTYPES[problem.out].bytes, problem.tma_c
+    consts = (
+        chosen.consts_apart(k, unaligned, *stored) if chosen.apart else chosen.consts(k, *stored, format.bytes, beside)
+    )
     consts |= {"PROMOTED": True} if problem.promoted else {}
     consts |= {"HALVES": True} if problem.promoted and chosen.in_halves else {}
     consts |= {"SCALED": True} if problem.scaled else {}
