@@ -5,6 +5,7 @@
     python -m benchmarks.choice_fit --rounds 4000      # fit, and print the constants
     python -m benchmarks.choice_fit --rounds 4000 --prefer 3 --write
     python -m benchmarks.choice_fit --rounds 1000 --check family
+    python -m benchmarks.choice_fit --rounds 400 --only BY_THREADS ORDER --seeds 8981
     python -m benchmarks.choice_fit --model f32        # the same of fp32; int4: of weights of 4 bits
 
 The model is that of the choice itself, asked for all variants at once, with other constants each time. What is made
@@ -308,7 +309,7 @@ def fit(times: Times, rounds: int, rows: Any = slice(None), seed: int = 0) -> Co
 
     least = value(best)
     for number in range(rounds):
-        names = drawn.sample(list(best), drawn.choice((1, 1, 2, 3)))
+        names = drawn.sample(list(best), min(drawn.choice((1, 1, 2, 3)), len(best)))
         tried = best | {name: best[name] * math.exp(drawn.gauss(0, width[name])) for name in names}
         found = value(tried)
         for name in names:
@@ -432,10 +433,14 @@ def main(argv: list[str] | None = None) -> int:
         "--check", choices=("quarter", "format", "family", "seed", "kernel"), help="leave out one after the other"
     )
     parser.add_argument("--prefer", nargs="+", default=[], metavar="KERNEL", help=f"count {PREFERRED} times")
+    parser.add_argument("--only", nargs="+", default=[], metavar="CONSTANT", help="fit these alone")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst choices")
     parser.add_argument("--write", action="store_true", help="write the constants into the source")
     args = parser.parse_args(argv)
     model = MODELS[args.model]
+    if unknown := set(args.only) - set(model.fitted):
+        parser.error(f"--only: no constants {', '.join(sorted(unknown))}; there are {', '.join(model.fitted)}")
+    model = model._replace(fitted=tuple(args.only) or model.fitted)
     files = args.files or model.files
     shapes = load(*files, model=model)
     named = " and ".join(map(str, files))

@@ -190,3 +190,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "fitted:" in printed and "\nDRAM = " in printed and "; fastest Variant(" in printed
     assert choice_fit.main([str(some), "--check", "family", "--rounds", "2"]) == 0
     assert "without family" in capsys.readouterr().out
+
+
+def test_some_constants_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--rounds", "2", "--seeds", "8981", "--only", "ORDER", "COPY"]
+    assert choice_fit.main(given) == 0
+    assert [line.split(" = ")[0] for line in capsys.readouterr().out.splitlines() if " = " in line] == ["ORDER", "COPY"]
+    with pytest.raises(SystemExit):
+        choice_fit.main(["--only", "MACS"])
+    assert "--only: no constants MACS; there are SM_INTAKE," in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
 `estimate` says what each variant takes on an H200, and the shortest is chosen. Times are in ns, rates in bytes per
-ns. MACS was measured; the other constants were fitted to 16,200 times on 824 random shapes, operands not in L2: bf16,
-e4m3, int8 and tf32. What is chosen is 2.7% slower than the fastest measured in the mean (docs/tuning.md).
+ns. MACS was measured; the other constants were fitted to 18,000 times on 872 random shapes, operands not in L2: bf16,
+e4m3, int8 and tf32. What is chosen is 2.6% slower than the fastest measured in the mean (docs/tuning.md).
 """
 
 from __future__ import annotations
