@@ -152,10 +152,10 @@ REASONS: list[Reason] = [
         r"mma(_pipelined|_staged)?.py: .* / store\((result.to|scaled)\(.*",
     ),
     Reason(
-        "between two uses of a buffer is the barrier of the piece that uses the other one, or a turn of the instances",
+        "between the last piece of a tile and the first one of the next, which use the same buffer, are turns",
         r"gpu\.(named_)?barrier|matrix\.store|mem\.stmatrix",
         "delete|move_.*",
-        code=r"hopper_stores.py: (thread, vectors = .* / barrier\(\)|if to.dtype.bytes == 2: / store_matrix\(x, via\))",
+        code=r"hopper_stores.py: (size, threads, .* / barrier\(\)|if to.dtype.bytes == 2: / store_matrix\(x, via\))",
         subject="hopper_fastest, add",
     ),
     Reason(
