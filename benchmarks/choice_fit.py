@@ -113,7 +113,7 @@ def _hopper_times(shapes: Sequence[Measured]) -> Callable[[], Any]:
     operands, results = np.array(sizes).T
     of = choice.table_of([v for shape in shapes for _, v in shape.times], results)
     rest = (np.ones(len(along), bool), along > 0), PROCESSORS
-    more = [_ragged(shape) for shape in shapes for _ in shape.times]
+    more = [found for shape in shapes for found in [_ragged(shape)] * len(shape.times)]
     unaligned_a, unaligned_b, by_threads = np.array(more, float).T
     given = {"size": operands, "result": results, "unaligned": (unaligned_a, unaligned_b), "by_threads": by_threads}
     return lambda: choice.estimate(of, batch, m, n, k, *rest, **given).total

@@ -179,11 +179,8 @@ class Variant(NamedTuple):
         small = rows * columns <= 64 * 64
         bk = 2 * BK if small and cdiv(k, BK) >= MANY * max(self.parts, 1) * self.groups else BK
         bk = halves(step, size) or bk
-        width = slice_width(self.parts, columns) if self.parts else columns
-        buffers = 1 if self.parts else 2
-        staged = room_bytes(rows, width, result, self.registers, instances, buffers, by_tma) if self.groups == 1 else 0
         step_bytes = 2 * bk * (rows + self.loaded)
-        stages = min(16, (min(SHARED, LIMIT - beside) - staged - self.received) // step_bytes)
+        stages = min(16, (min(SHARED, LIMIT - beside) - self._kept(result, by_tma)) // step_bytes)
         if self.groups > 1 and self.parts * self.along_m * self.along_n == 1:
             stages = min(stages, max(FEW_STAGES, LOOSE // step_bytes))
         of_tile = {"BM": rows, "BN": columns, "BK": 2 * bk // size, "STAGES": stages, "INSTANCES": instances}
@@ -197,13 +194,10 @@ class Variant(NamedTuple):
         parts: with two or three stages of lines in order and as many as fit, up to 16, of lines as they are loaded.
         Where not even steps of ORDERED elements have room for two stages of both, BK is less, and the kernel refuses
         it."""
-        rows, columns, instances = self.tile
+        rows, columns, _ = self.tile
         consts = self.consts(k)
         bk = ORDERED if k <= SHALLOW else consts["BK"]
-        width = slice_width(self.parts, columns) if self.parts else columns
-        buffers = 1 if self.parts else 2
-        staged = room_bytes(rows, width, result, self.registers, instances, buffers, by_tma) if self.groups == 1 else 0
-        room = SHARED - self.received - staged
+        room = SHARED - self._kept(result, by_tma)
         lines = rows * unaligned[self.exchanged] + columns * unaligned[not self.exchanged]
         stage = 2 * (_elements_apart(rows, bk) + _elements_apart(columns, bk))
         if 2 * (2 * bk * lines + stage) > room:
@@ -212,6 +206,15 @@ class Variant(NamedTuple):
         ordered = 2 * bk * lines
         stages = 3 if 3 * ordered + 2 * stage <= room else 2
         return {**consts, "BK": bk, "STAGES": stages, "APART": min(16, (room - stages * ordered) // stage)}
+
+    def _kept(self, result: int, by_tma: bool) -> int:
+        """Bytes of shared memory that are not for operands: for the result on its way out, and for sums received."""
+        rows, columns, instances = self.tile
+        if self.groups > 1:
+            return self.received
+        width = slice_width(self.parts, columns) if self.parts else columns
+        buffers = 1 if self.parts else 2
+        return room_bytes(rows, width, result, self.registers, instances, buffers, by_tma) + self.received
 
     @property
     def loaded(self) -> int:
