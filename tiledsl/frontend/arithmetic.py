@@ -214,13 +214,14 @@ def at_compile_time(
         fix = "take its elements one by one: what they are is only known at run time"
         raise frame.error(node, f"Python cannot work on {describe(found)} with run-time values in it", fix, code="C106")
     try:
-        return compute(*operands)
+        found = compute(*operands)
     except CompileError as error:
         raise (
             error if error.loc.line else CompileError(error.message, frame.loc(node), error.fix, code=error.code)
         ) from None
     except Exception as error:
         raise python_error(error, frame.loc(node)) from error
+    return frame.plain(node, found)
 
 
 def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:

@@ -163,5 +163,6 @@ def bind(
     except TypeError as error:
         shown = f"{getattr(callee, '__name__', callee)}{signature}"
         raise frame.error(node, f"{error}", f"call it as {shown}", code="C105") from None
+    given = {*bound.arguments}
     bound.apply_defaults()
-    return dict(bound.arguments)
+    return {name: value if name in given else frame.plain(node, value) for name, value in bound.arguments.items()}

@@ -22,6 +22,7 @@ from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.types import INDEX
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
+from tiledsl.signatures.plain import NotPlain, plain
 from tiledsl.signatures.source import checked_source, closure_values
 
 Env = dict[str, Any]
@@ -140,6 +141,7 @@ class Frame:
                     node, f"the name {name} is not defined", "define it before the kernel, or import it", code="C103"
                 )
             self.check_readable(node, name, binding)
+            binding = self.plain(node, binding, name)
         if binding is POISON:
             raise Poisoned
         if binding is UNBOUND:
@@ -156,6 +158,13 @@ class Frame:
             raise self.error(
                 node, message, "take out what is needed before: numbers, a tuple, a frozen dataclass", code="C113"
             )
+
+    def plain(self, node: ast.AST, value: Any, name: str = "") -> Any:
+        """What enters the kernel from outside: `plain` of it. name: what a message calls it."""
+        try:
+            return plain(value)
+        except NotPlain as problem:
+            raise self.error(node, f"{name or 'this value'} holds {problem}", problem.fix, code=problem.code) from None
 
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:

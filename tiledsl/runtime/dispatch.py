@@ -28,6 +28,7 @@ from tiledsl.runtime.launch import (
 )
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
+from tiledsl.signatures.plain import plain
 from tiledsl.signatures.signature import REQUIRED, Signature, Specialization
 from tiledsl.signatures.specialize import (
     ArrayInfo,
@@ -36,7 +37,6 @@ from tiledsl.signatures.specialize import (
     argument_error,
     check_consts,
     check_scalar,
-    is_numpy_scalar,
     specialize,
 )
 
@@ -223,7 +223,7 @@ class Dispatcher:
         given = arguments.given
         # Consts as they were checked: an object with __index__ may give another number next time. NumPy's numbers stay,
         # so that the launcher, which sees those, finds the plan.
-        consts = {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
+        consts = {n: given[n] if plain(given[n]) is not given[n] else value for n, value in arguments.consts.items()}
         keyed = {**given, **consts, **_keyed_arrays(arguments), "device": where}
         with self.builds.lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)

@@ -17,11 +17,16 @@ from weakref import WeakKeyDictionary
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.signatures.bytecode import instructions, nested
+from tiledsl.signatures.private import class_around, mangle
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionSource:
-    """`tree`: the function's AST. `text`: its lines, decorators included; `line`: the first one's number in `file`."""
+    """A function as it was written.
+
+    `tree`: its AST, where private names are those that Python makes of them. `text`: its lines, decorators included.
+    `line`: the number in `file` of the first one.
+    """
 
     file: str
     line: int
@@ -96,6 +101,7 @@ class _File:
         if isinstance(node, ast.AsyncFunctionDef):
             loc = Loc(code.co_filename, node.lineno, node.col_offset + 1, node.col_offset + 10, node.name)
             raise CompileError("async is not part of the kernel language", loc, "write it with def alone", code="C101")
+        mangle(node, class_around(code))
         return FunctionSource(code.co_filename, code.co_firstlineno, text, node)
 
     def _belongs(self, code: CodeType, asserts: bool) -> bool:

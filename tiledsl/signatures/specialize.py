@@ -15,6 +15,7 @@ from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
 from tiledsl.meaning.origin import exact_type
+from tiledsl.signatures.plain import NotPlain, plain
 from tiledsl.signatures.signature import (
     REQUIRED,
     ConstParam,
@@ -239,6 +240,11 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
     if value is REQUIRED:
         message = f"const {const.name} is missing: it has no default"
         raise argument_error(signature, message, f"call it as {signature.usage}")
+    try:
+        value = plain(value)
+    except NotPlain as problem:
+        message = f"const {const.name} holds {problem}"
+        raise argument_error(signature, message, problem.fix, code="C805") from None
     if const.type is int and not isinstance(value, (bool, float)) and hasattr(value, "__index__"):
         value = operator.index(value)
     if const.type is float and type(value) is int:
@@ -292,7 +298,7 @@ def check_scalar(signature: Named, param: ScalarParam, value: Any) -> int | floa
     fix = "pass True or False" if kind == "bool" else "convert it with int() or float()"
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
     with looking_at(signature, param.name, value, f"a scalar of {param.dtype}", fix):
-        number = value.item() if is_numpy_scalar(value) else value
+        number = plain(value)
         if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
             message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
             raise argument_error(signature, message, fix, code="C805")
@@ -303,15 +309,6 @@ def check_scalar(signature: Named, param: ScalarParam, value: Any) -> int | floa
             raise argument_error(
                 signature, message, "pass a smaller value or declare a wider dtype", code="C805"
             ) from None
-
-
-def is_numpy_scalar(value: Any) -> bool:
-    """True for np.float32(1) and the like, also of ml_dtypes; an array of no dimensions is no scalar."""
-    return (
-        type(value).__module__.split(".")[0] in ("numpy", "ml_dtypes")
-        and getattr(value, "shape", None) == ()
-        and (type(value).__name__ != "ndarray")
-    )
 
 
 def _check_range(dtype: DType, value: Any) -> int | bool:
