@@ -6,10 +6,12 @@ import functools
 import importlib
 import inspect
 import operator
+import re
 import sys
-from typing import Any, Callable, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Callable, Generic, Mapping, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, TileError
+from tiledsl.signatures.private import class_around, mangled
 from tiledsl.signatures.source import keep_lines
 
 P = ParamSpec("P")
@@ -84,14 +86,14 @@ def _described(found: Any) -> str:
 
 
 class TileFunction(ByReference, Generic[P, R]):
-    """A tile function: `fn` is the Python function, `loc` its place.
+    """A tile function: `fn` is the Python function, `loc` its place, `names` what annotations kept as text may name.
 
     The frontend inlines it at each call, specialised to the arguments. Outside a kernel a call is a TileError.
     """
 
-    def __init__(self, fn: Callable[P, R], loc: Loc) -> None:
+    def __init__(self, fn: Callable[P, R], loc: Loc, names: Mapping[str, Any] | None = None) -> None:
         keep_lines(fn)
-        self.fn, self.loc = fn, loc
+        self.fn, self.loc, self.names = fn, loc, names or {}
         functools.update_wrapper(cast(Any, self), fn)
         self._complete = True
 
@@ -116,4 +118,15 @@ class TileFunction(ByReference, Generic[P, R]):
 def tile_function(fn: Callable[P, R]) -> TileFunction[P, R]:
     """Make a tile function of `fn`, which kernels may call with values, tiles, consts and functions."""
     require_function(fn, "tile_function", caller_line())
-    return TileFunction(fn, location(fn))
+    return TileFunction(fn, location(fn), _named_in_annotations(fn))
+
+
+def _named_in_annotations(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The locals of the place that defines `fn`, the caller of the caller, that annotations kept as text name."""
+    caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    texts = [text for text in fn.__annotations__.values() if isinstance(text, str)]
+    if caller.f_locals is caller.f_globals or not texts:
+        return {}
+    owner, found = class_around(fn.__code__), caller.f_locals
+    words = [mangled(word, owner) for word in re.findall(r"[^\W\d]\w*", " ".join(texts))]
+    return {word: found[word] for word in words if word in found}

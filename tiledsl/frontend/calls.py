@@ -23,22 +23,19 @@ from tiledsl.frontend.bindings import (
     Unusable,
     contains_value,
     describe,
-    dtype_of,
     is_fragment,
     is_method,
-    is_register,
     is_token,
     leaves,
 )
 from tiledsl.frontend.budget import MAX_CALLS, MAX_ITEMS
 from tiledsl.frontend.call import Call, bind, intrinsic_of
 from tiledsl.frontend.control import run_statements
+from tiledsl.frontend.declared import DeclaredFunction
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import F32
 from tiledsl.lang import ir_dtype
-from tiledsl.lang.math import Elementwise
 from tiledsl.lang.schedules import Unwrapped
 
 
@@ -180,15 +177,14 @@ def inline(
         fix = "let the functions below do more in one of them"
         raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix, code="C110")
     arguments = bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
-    if isinstance(function, Elementwise):  # refused here, not at the line of it that cannot go on
-        name, x = function.name, arguments["x"]
-        if is_register(x) and dtype_of(x) != F32:
-            raise frame.error(
-                node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))", code="C203"
-            )
+    declared = DeclaredFunction(function)
+    arguments = declared.arguments(frame, node, arguments)
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
     inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)
+    inner.dtypes = {name: dtype for name, (dtype, _) in declared.names.dtypes.items()}
+    inner.dims = {name: extent for name, (extent, _) in declared.names.dims.items()}
+    inner.returned = declared.result
     outer_loc = frame.builder.loc
     run_statements(inner, inner.source.tree.body)
     frame.env |= {name: inner.env[name] for name in state}
@@ -203,7 +199,7 @@ def _returned(frame: Frame, node: ast.AST, inner: Frame, name: str) -> Any:
     if isinstance(value, Unusable):
         raise value.error(frame.loc(node))
     if value is UNBOUND:
-        return None
+        return None if inner.returned is None else inner.returned(frame, node, None)
     if inner.env["$return"] is not True:
         raise frame.error(
             node, f"{name}() may end without returning a value", "end every path with `return`, or none", code="C108"

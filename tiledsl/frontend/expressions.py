@@ -10,7 +10,7 @@ from typing import Any, Callable, TypeVar
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, items_of, select
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.attributes import attribute_of
+from tiledsl.frontend.attributes import attribute_of, lang_dtype
 from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_register
 from tiledsl.frontend.budget import MAX_ITEMS, many_items
 from tiledsl.frontend.comparisons import both, compare
@@ -32,13 +32,18 @@ def _(node: ast.Constant, frame: Frame) -> Any:
 def _(node: ast.Name, frame: Frame) -> Any:
     binding: Any = frame.lookup(node)
     if isinstance(binding, TypeVar):
-        found = frame.unit.typevars.get(binding.__name__)
+        own = frame.dtypes.get(binding.__name__)
+        found = frame.unit.typevars.get(binding.__name__) if own is None else lang_dtype(own)
         if found is None:
             message = f"no parameter has the dtype variable {binding.__name__}"
             raise frame.error(node, message, "annotate a tensor with it", code="C103")
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
         name, extents = str(binding), frame.unit.extents
+        own = frame.dims.get(name, name)
+        if isinstance(own, int):
+            return own
+        name = own
         if name not in extents:
             known = ", ".join(extents) or "none"
             message = f"{name} is not a dimension of this kernel's tensors (they have: {known})"

@@ -19,7 +19,7 @@ from tiledsl.frontend.budget import MAX_OPS, MAX_STATEMENTS, OutOfBudget
 from tiledsl.frontend.cooperation import Cooperation
 from tiledsl.frontend.targets import TargetBuilder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.types import INDEX
+from tiledsl.ir.types import INDEX, DType
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
 from tiledsl.signatures.plain import NotPlain, plain
@@ -87,7 +87,11 @@ class Unit:
 @dataclass(eq=False)
 class Frame:
     """One function, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`. looked_up:
-    names, each with the id of what it stood for."""
+    names, each with the id of what it stood for.
+
+    Of a tile function with annotations: `dtypes` and `dims` are what its type variables and dimensions stand for (the
+    extent, or the kernel's name for it); `returned` makes of a value, returned at a node, what the caller gets.
+    """
 
     unit: Unit
     fn: Callable[..., Any]
@@ -96,6 +100,9 @@ class Frame:
     call: Loc | None = None
     nowrap: bool = False
     looked_up: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    dtypes: dict[str, DType] = field(default_factory=dict[str, DType])
+    dims: dict[str, int | str] = field(default_factory=dict[str, "int | str"])
+    returned: Callable[[Frame, ast.AST, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         """Raises CompileError where there is no source, or not that of what Python runs."""

@@ -26,7 +26,7 @@ def _(node: ast.Return, frame: Frame) -> None:
         raise frame.error(
             node, "a kernel returns nothing", "store the result to a Global, and `return` alone", code="C108"
         )
-    frame.env["$value"] = value
+    frame.env["$value"] = value if frame.returned is None else frame.returned(frame, node, value)
     frame.env["$return"] = True
 
 

@@ -21,7 +21,7 @@ __all__ = ["erf", "exp", "exp2", "gelu", "gelu_tanh", "log", "relu", "sigmoid", 
 
 
 class Elementwise(TileFunction[[f32], f32]):
-    """A tile function of an f32, or of a fragment of them: of anything else the call is an error."""
+    """A tile function of an f32, or of a fragment of them."""
 
     @overload
     def __call__(self, x: f32) -> f32: ...
@@ -35,8 +35,8 @@ def _elementwise(fn: Callable[[f32], f32]) -> Elementwise:
     return Elementwise(fn, location(fn))
 
 
-def _of_any_float(fn: Callable[[f32], f32]) -> Elementwise:
-    """For what is right in other dtypes too, though type checkers see f32."""
+def _of_any_float(fn: Callable[[Any], Any]) -> Elementwise:
+    """Make a tile function that is right in other dtypes too, though type checkers see f32."""
     return cast(Elementwise, tile_function(fn))
 
 
@@ -206,7 +206,7 @@ def erf(x: f32) -> f32:
 
 
 @_of_any_float
-def relu(x: f32) -> f32:
+def relu(x: Any) -> Any:
     """``max(x, 0)``, exact; a NaN stays as it is."""
     return where(x < 0.0, 0.0, x)
 

@@ -22,6 +22,7 @@ from tiledsl.meaning.guards import Guards
 from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home, origin
 from tiledsl.meaning.versions import body_of
 from tiledsl.meaning.walk import KINDS, PLAIN, Walk
+from tiledsl.signatures.declared import declared_of
 
 # -- classes ---------------------------------------------------------------------------------------------
 
@@ -127,6 +128,7 @@ def _walk_instance(walk: Walk, value: Any) -> None:
     walk.visit(cls)
     ours = home(cls) == "tiledsl"
     if ours and isinstance(value, TileFunction):
+        walk.add("declared", repr(declared_of(value)))  # pyright: ignore[reportUnknownArgumentType]
         walk.kernel(value.fn)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
         return
     if ours and cls.__name__ == "TileKernel":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import ast
 import inspect
 import types
 import typing
@@ -14,6 +14,7 @@ from tiledsl.lang.constants import ConstMarker
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import index, ir_dtype
 from tiledsl.lang.memory import Global
+from tiledsl.signatures.private import class_around, mangle
 from tiledsl.signatures.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
 from tiledsl.signatures.source import FunctionSource, checked_source, closure_values
 
@@ -57,8 +58,7 @@ class _Reader:
         args = source.tree.args
         every = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
         self.nodes = {arg.arg: arg for arg in every if arg is not None}
-        self.namespace = {**vars(builtins), **fn.__globals__, **namespace, **closure_values(fn)}
-        self.namespace.update({p.__name__: p for p in getattr(fn, "__type_params__", ())})
+        self.fn, self.namespace = fn, namespace
 
     def error(self, name: str, message: str, fix: str, *, code: str) -> CompileError:
         return CompileError(message, self.source.loc(self.nodes[name]), fix, code=code)
@@ -94,7 +94,7 @@ class _Reader:
         # A type checker accepts `alpha: f32 | float = 1.0`, but not `alpha: f32 = 1.0`.
         dtype = ir_dtype(_without(annotation, int, float, bool))
         if dtype is None or dtype == INDEX or annotation is bool:
-            message = f"parameter {name} is annotated {_shown(annotation)}"
+            message = f"parameter {name} is annotated {shown(annotation)}"
             fix = next((fix for kind, fix in _INSTEAD.items() if kind is annotation), "see docs/language.md")
             raise self.error(name, f"{message}; expected Global[dtype, dims...], a dtype or const", fix, code="C114")
         if dtype.is_matrix:
@@ -110,7 +110,7 @@ class _Reader:
         if not isinstance(annotation, str):
             return annotation
         try:
-            return eval(annotation, self.namespace)
+            return evaluated(annotation, self.fn, self.namespace)
         except Exception as error:
             message = f"the annotation {annotation} cannot be evaluated: {error}"
             raise self.error(parameter.name, message, "import or define the names in it", code="C114") from None
@@ -120,14 +120,14 @@ class _Reader:
         # Python lets a type variable have any object as its name.
         dtype: Any = first.__name__ if isinstance(first, TypeVar) else ir_dtype(first)
         if dtype == INDEX or not isinstance(dtype, (DType, str)):
-            message = f"Global of {name} begins with {_shown(first)}; expected a dtype"
+            message = f"Global of {name} begins with {shown(first)}; expected a dtype"
             raise self.error(name, message, "write a dtype or a type variable, as in Global[f32, M, K]", code="C114")
         dims: list[int | str] = []
         for argument in rest:
-            dim = _dim(argument)
+            dim = dim_of(argument)
             if dim is None or (isinstance(dim, int) and not 0 <= dim <= MOST_EXTENT):
                 fix = f"use a dimension of tiledsl.dims, or Literal[3] for a fixed extent, at most {MOST_EXTENT}"
-                raise self.error(name, f"{_shown(argument)} is no dimension of {name}", fix, code="C114")
+                raise self.error(name, f"{shown(argument)} is no dimension of {name}", fix, code="C114")
             dims.append(dim)
         if not 1 <= len(dims) <= MAX_RANK:
             fix = "pass a scalar by its dtype, `alpha: f32`" if not dims else "merge dimensions with reshape"
@@ -146,13 +146,30 @@ _INSTEAD = {
 
 def _without(annotation: Any, *kinds: Any) -> Any:
     """X for ``X | K`` with kinds K; any other annotation as it is."""
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+    if not is_union(annotation):
         return annotation
     rest = [a for a in typing.get_args(annotation) if a not in kinds]
     return rest[0] if len(rest) == 1 else annotation
 
 
-def _dim(argument: Any) -> int | str | None:
+def is_union(annotation: Any) -> bool:
+    """Return True for ``X | Y``, however it was written."""
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def evaluated(text: str, fn: Callable[..., Any], names: Mapping[str, Any]) -> Any:
+    """Return the object that an annotation of `fn` kept as text stands for. names: locals of the place that defines it.
+
+    Raises what Python raises.
+    """
+    tree = ast.parse(text.strip(), mode="eval")
+    mangle(tree, class_around(fn.__code__))
+    variables = {p.__name__: p for p in getattr(fn, "__type_params__", ())}
+    return eval(compile(tree, "<annotation>", "eval"), fn.__globals__, {**names, **closure_values(fn), **variables})
+
+
+def dim_of(argument: Any) -> int | str | None:
+    """Return the extent or the name of a dimension in ``Global[f32, M, Literal[3]]``; None for anything else."""
     if typing.get_origin(argument) is typing.Literal and len(typing.get_args(argument)) == 1:
         (argument,) = typing.get_args(argument)
     if type(argument) is int:
@@ -162,7 +179,8 @@ def _dim(argument: Any) -> int | str | None:
     )
 
 
-def _shown(annotation: Any) -> str:
+def shown(annotation: Any) -> str:
+    """Return how a message shows an annotation."""
     if isinstance(annotation, TypeVar):  # one that is named by anything but a string has no repr
         return "a type variable"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -75,6 +75,7 @@ class ScheduleObject(LanguageObject):
 class WorkItemObject(LanguageObject):
     parts: dict[str, Any]
 
+    described_by = lang.WorkItem
     shown = "a work item"
 
     @property

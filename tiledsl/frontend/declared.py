@@ -1,0 +1,280 @@
+"""Arguments and results of tile functions as their annotations declare them: literals take the dtype, all else must have
+it. docs/language.md says which annotations count."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.errors import CompileError
+from tiledsl.frontend.arithmetic import literal
+from tiledsl.frontend.attributes import lang_dtype
+from tiledsl.frontend.bindings import (
+    LanguageObject,
+    Range,
+    contains_value,
+    describe,
+    dtype_of,
+    has_operators,
+    instead_of,
+    is_fragment,
+    is_int,
+    is_place,
+    is_register,
+    is_token,
+)
+from tiledsl.frontend.frame import Frame
+from tiledsl.frontend.views import as_view, memory_type
+from tiledsl.function import TileFunction
+from tiledsl.ir.types import DType, GlobalType, SharedType
+from tiledsl.lang.dtypes import Scalar
+from tiledsl.signatures.declared import (
+    CompileTime,
+    Declared,
+    InMemory,
+    InRegisters,
+    InTuple,
+    OfClass,
+    OfDType,
+    OfVariable,
+    OneOf,
+    Unreadable,
+    declared_of,
+)
+
+_SPACES: dict[str, Any] = {"Global": GlobalType, "SharedTile": SharedType}
+
+
+class Misfit(Exception):  # noqa: N818 - becomes a CompileError where the call is known
+    """A binding that an annotation does not allow. problem: "" for the annotation and the binding themselves."""
+
+    def __init__(self, problem: str, fix: str, code: str = "C105") -> None:
+        super().__init__(problem)
+        self.problem, self.fix, self.code = problem, fix, code
+
+
+@dataclass
+class DeclaredNames:
+    """What the type variables and dimensions of one call stand for, each with the parameter that said so."""
+
+    dtypes: dict[str, tuple[DType, str]] = field(default_factory=dict[str, tuple[DType, str]])
+    dims: dict[str, tuple[int | str, str]] = field(default_factory=dict[str, tuple[int | str, str]])
+
+
+@dataclass
+class DeclaredFunction:
+    """A tile function that is being inlined, with its annotations."""
+
+    function: TileFunction[..., Any]
+    names: DeclaredNames = field(default_factory=DeclaredNames)
+
+    def __post_init__(self) -> None:
+        self.declared = declared_of(self.function)
+
+    def arguments(self, frame: Frame, node: ast.AST, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the call at `node` of `frame` as the function gets them."""
+        found, parameters = dict(given), inspect.signature(self.function.fn).parameters
+        wanted = [(name, self.declared.parameters[name]) for name in given if name in self.declared.parameters]
+        wanted.sort(key=lambda pair: isinstance(given[pair[0]], (bool, int, float)))  # values say which dtype T is
+        for name, declared in wanted:
+            binding, parameter = given[name], parameters[name]
+            if binding is None and parameter.default is None:
+                continue
+            fit = partial(self._fitted, declared, frame=frame, node=node, name=name)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                found[name] = tuple(map(fit, binding))
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                found[name] = {key: fit(each) for key, each in binding.items()}
+            else:
+                found[name] = fit(binding)
+        return found
+
+    def result(self, frame: Frame, node: ast.AST, binding: Any) -> Any:
+        """Return what the function returns as its caller gets it. It is returned at `node` of `frame`."""
+        declared = self.declared.result
+        return binding if declared is None else self._fitted(declared, binding, frame=frame, node=node, name="")
+
+    def _fitted(self, declared: Declared, binding: Any, *, frame: Frame, node: ast.AST, name: str) -> Any:
+        called, what = self.function.name, name or "its result"
+        if isinstance(declared, Unreadable):
+            message = f"{called}(): the annotation {declared.text} of {what} cannot be evaluated: {declared.why}"
+            raise frame.error(node, message, "import or define the names in it, or drop it", code="C103")
+        fit = _Fit(self.names, frame, node, name or "the result")
+        try:
+            found = fit.fitted(declared, binding)
+        except Misfit as misfit:
+            problem = f"; {misfit.problem}" if misfit.problem else f", got {describe(binding)}"
+            message = f"{called}() expected {declared.text} as {what}{problem}"
+            raise frame.error(node, message, misfit.fix, code=misfit.code) from None
+        self.names = fit.names
+        return found
+
+
+@dataclass
+class _Fit:
+    """One argument, or the result, and its annotation. name: how messages call it. Its methods raise Misfit."""
+
+    names: DeclaredNames
+    frame: Frame
+    node: ast.AST
+    name: str
+
+    def fitted(self, declared: Declared, binding: Any) -> Any:
+        """Return `binding` as `declared` says: literals become values of the dtype."""
+        match declared:
+            case OfDType():
+                return self._of_dtype(declared.dtype, binding)
+            case OfVariable():
+                return self._of_variable(declared, binding)
+            case CompileTime():
+                return self._at_compile_time(declared, binding)
+            case InTuple():
+                return self._in_tuple(declared, binding)
+            case OneOf():
+                return self._one_of(declared, binding)
+            case InMemory():
+                self._in_memory(declared, binding)
+            case InRegisters():
+                if not is_fragment(binding):
+                    raise Misfit("", "pass a fragment" if is_register(binding) else instead_of(binding))
+                self._element(declared.dtype, dtype_of(binding))
+            case OfClass():
+                _require_class(declared.cls, binding)
+            case _:
+                pass
+        return binding
+
+    def _of_dtype(self, dtype: DType, binding: Any) -> Any:
+        if is_register(binding):
+            if dtype_of(binding) != dtype:
+                raise Misfit("", f"convert it: x.to({dtype})", "C203")
+            return binding
+        if not isinstance(binding, (bool, int, float)):
+            fix = instead_of(binding) if has_operators(binding) else f"pass a {dtype}, or a number that is exact in it"
+            raise Misfit("", fix, "C203")
+        try:
+            number = literal(binding, dtype, self.frame.loc(self.node))
+        except CompileError as error:
+            raise Misfit(error.message, error.fix, error.code) from None
+        return self.frame.builder.constant(number, dtype)
+
+    def _of_variable(self, declared: OfVariable, binding: Any) -> Any:
+        if is_register(binding):
+            self._element(declared, dtype_of(binding))
+        elif isinstance(binding, (bool, int, float)) and declared.name in self.names.dtypes:
+            return self._of_dtype(self.names.dtypes[declared.name][0], binding)
+        return binding
+
+    def _element(self, wanted: OfDType | OfVariable | None, dtype: DType) -> None:
+        """Check the dtype of a value, or of the elements of a place or a fragment."""
+        if isinstance(wanted, OfDType) and wanted.dtype != dtype:
+            raise Misfit("", f"convert it, or declare {dtype}", "C203")
+        if isinstance(wanted, OfVariable):
+            among = wanted.among
+            if not (dtype in among if among else issubclass(lang_dtype(dtype), wanted.bound)):
+                allowed = ", ".join(map(str, among)) if among else f"a {wanted.bound.__name__}"
+                raise Misfit(f"that is {allowed}, got {dtype}", "convert it, or widen the type variable", "C203")
+            known, first = self.names.dtypes.setdefault(wanted.name, (dtype, self.name))
+            if known != dtype:
+                problem = f"{wanted.name} is {known} in {first}, but {dtype} in {self.name}"
+                raise Misfit(problem, f"convert one of them: x.to({known})", "C203")
+
+    def _in_memory(self, declared: InMemory, binding: Any) -> None:
+        if not is_place(binding):
+            raise Misfit("", "pass a tensor, a shared tile, or a view of one", "C402")
+        type_ = memory_type(binding)
+        if not isinstance(type_, _SPACES.get(declared.kind, object)):
+            raise Misfit("", "declare it Memory[...], which is either", "C402")
+        self._element(declared.dtype, type_.dtype)
+        if declared.dims is None:
+            return
+        dims = as_view(binding).dims
+        if len(dims) != len(declared.dims):
+            problem = f"that has {len(declared.dims)} dimensions, got {describe(binding)}"
+            raise Misfit(problem, "declare as many dimensions, or Memory[...]", "C304")
+        for axis, (wanted, extent) in enumerate(zip(declared.dims, dims, strict=True)):
+            if isinstance(wanted, int) and wanted != extent:
+                raise Misfit(f"axis {axis} of that is {wanted}, got {extent}", f"declare {extent} there, or Any", "C304")
+            if isinstance(wanted, str):
+                known, first = self.names.dims.setdefault(wanted, (extent, self.name))
+                if known != extent:
+                    problem = f"{wanted} is {known} in {first}, but {extent} in {self.name}"
+                    raise Misfit(problem, "declare another name, or Any, for one of them", "C304")
+
+    def _at_compile_time(self, declared: CompileTime, binding: Any) -> Any:
+        if contains_value(binding):
+            raise Misfit("", "pass a compile-time value", "C106")
+        among = declared.among
+        if among is not None and not any(type(binding) is type(each) and binding == each for each in among):
+            raise Misfit("", f"pass one of {', '.join(map(repr, among))}")
+        if not isinstance(declared.inner, OfDType):  # a value of a dtype is none of compile time
+            self.fitted(declared.inner, binding)
+        return binding
+
+    def _in_tuple(self, declared: InTuple, binding: Any) -> Any:
+        if not isinstance(binding, tuple):
+            raise Misfit("", "pass a tuple")
+        items: tuple[Any, ...] = binding
+        parts = declared.parts * len(items) if declared.repeated else declared.parts
+        if len(parts) != len(items):
+            raise Misfit(f"that has {len(parts)} items, got {len(items)}", f"pass {len(parts)} items")
+        found = [self.fitted(part, each) for part, each in zip(parts, items, strict=True)]
+        same = all(new is old for new, old in zip(found, items, strict=True))
+        return items if same else tuple.__new__(type(items), found)
+
+    def _one_of(self, declared: OneOf, binding: Any) -> Any:
+        """The first option that takes the binding as it is, else the one that converts it."""
+        before, converted, misfits = self.names, list[Any](), list[Misfit]()
+        for option in declared.options:
+            self.names = DeclaredNames({**before.dtypes}, {**before.dims})
+            try:
+                found = self.fitted(option, binding)
+            except Misfit as misfit:
+                misfits.append(misfit)
+                continue
+            if found is binding:
+                return found
+            converted.append(found)
+        self.names = before
+        if len(converted) > 1:  # a literal for which several dtypes would do stays one
+            return binding
+        if converted:
+            return converted[0]
+        near = next((misfit for misfit in misfits if misfit.problem), misfits[0])
+        raise Misfit(near.problem, near.fix, near.code)
+
+
+_PYTHON: dict[type[Any], Any] = {
+    int: is_int,
+    float: lambda binding: isinstance(binding, (int, float)) and not isinstance(binding, bool),
+    bool: lambda binding: isinstance(binding, bool),
+    str: lambda binding: isinstance(binding, str),
+    type(None): lambda binding: binding is None,
+    lang.Range: lambda binding: isinstance(binding, Range),
+    lang.Token: is_token,
+}
+"""Tests of bindings by the class of an annotation."""
+
+
+def _require_class(cls: type[Any], binding: Any) -> None:
+    """Raise Misfit unless `binding` is of a class of Python or of the language."""
+    if cls in _PYTHON:
+        fits = _PYTHON[cls](binding)
+    elif isinstance(binding, LanguageObject):
+        fits = binding.described_by is None or issubclass(binding.described_by, cls)
+    elif is_register(binding):
+        fits = issubclass(lang_dtype(dtype_of(binding)), cls)
+    else:
+        fits = isinstance(binding, cls) or (issubclass(cls, Scalar) and isinstance(binding, (bool, int, float)))
+    if fits:
+        return
+    if is_register(binding):
+        dtype = dtype_of(binding)
+        fix = f"declare it {'boolean' if dtype.name == 'bool' else dtype}, or pass a compile-time value"
+    else:
+        fix = f"pass {'None' if cls is type(None) else f'a {cls.__name__}'}, or change the annotation"
+    raise Misfit("", fix)
