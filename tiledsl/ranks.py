@@ -20,7 +20,7 @@ from tiledsl.verdict import Asked, CheckResult, checked, written_arrays
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tiledsl.backends.emulator import Options, RunResult
+    from tiledsl.backends.emulator import Options, Prepared, RunResult
 
 __all__ = ["OnRank", "check_ranks", "run_ranks"]
 
@@ -85,12 +85,11 @@ class _Together:
     def arrays(self) -> list[NDArray[Any]]:
         return [array for arguments in self.arguments for array in written_arrays(arguments)]
 
-    def lines(self) -> frozenset[tuple[str, int]]:
-        each = (
-            launch.kernel.dispatcher.emulation(arguments, shared=True)[0]
+    def code(self) -> list[Prepared]:
+        return [
+            launch.kernel.dispatcher.emulation(arguments, shared=True)[0].prepared
             for launch, arguments in self._with_arguments()
-        )
-        return frozenset[tuple[str, int]]().union(*(lowered.prepared.lines for lowered in each))
+        ]
 
     def run(self, options: Options) -> RunResult:
         from tiledsl.backends.emulator import OneLaunch, run_together

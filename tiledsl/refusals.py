@@ -428,7 +428,7 @@ _TABLE = {
     ),
     "C708": (
         "operands of inline PTX",
-        "The text names operands that there are not, or an operand has no size.",
+        "The text names operands that there are not, an operand has no size, or an address is no integer.",
         "write $0, $1, ... for results, then operands; convert an index: i32(x)",
         'x = ptx.inline("neg.f32 $0, $2;", f32, X[b, t])\nY[b, t] = x',
     ),

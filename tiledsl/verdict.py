@@ -23,7 +23,7 @@ from tiledsl.signatures.specialize import Named, argument_error
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tiledsl.backends.emulator import Options, RunResult
+    from tiledsl.backends.emulator import Options, Prepared, RunResult
     from tiledsl.runtime.dispatch import Arguments, Dispatcher
 
 SCHEMA = "tiledsl.check/1"
@@ -58,7 +58,9 @@ class CheckResult:
 
     `findings`: of all runs, each once. `not_covered`: what no run looked at. `error`: why the check itself failed, or
     "". `accepted`: findings that count for nothing. `unused`: what accepts a finding that a clean check has not.
-    `off`: the checks, and codes of others, that were turned off. It is true if the verdict is "clean".
+    `off`: the checks, and codes of others, that were turned off. `assumed`: where the emulator ran a function that was
+    given as ``emulate=`` in place of PTX; the check takes its results for those of the PTX. It is true if the verdict
+    is "clean".
     """
 
     kernel: str
@@ -70,6 +72,7 @@ class CheckResult:
     accepted: tuple[Accepted, ...] = ()
     unused: tuple[Acceptance, ...] = ()
     off: tuple[str, ...] = ()
+    assumed: tuple[Loc, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -97,6 +100,7 @@ class CheckResult:
             found, by = each.finding, each.by
             where = f" ({by.loc.file})" if by.by == "baseline" else ""
             lines.append(f"{at_line(found.loc)}: {found.code}: accepted{where}, because {by.reason}: {found.message}")
+        lines += [f"{at_line(loc)}: {_ASSUMED}" for loc in self.assumed]
         return lines + [str(each) for each in self.unused] + ([self.error] if self.error else [])
 
     def _last(self) -> str:
@@ -105,7 +109,7 @@ class CheckResult:
         runs += f"; off: {', '.join(self.off)}" if self.off else ""
         seeds = sorted({f.seed for f in self.findings if f.seed})
         replay = f"; --seed {seeds[0]} replays the first that needs one" if seeds else ""
-        return f"{self.kernel}: {self.verdict} ({runs}{replay})"
+        return f"{self.kernel}: {self.verdict} ({runs}{replay}){assuming(self.assumed)}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -132,6 +136,7 @@ class CheckResult:
             "accepted": [{**_finding(each.finding), **_acceptance(each.by)} for each in self.accepted],
             "unused": [{"code": each.code, **_acceptance(each)} for each in self.unused],
             "off": [*self.off],
+            "assumed": [location(loc) for loc in self.assumed],
         }
 
     def write_baseline(self, file: str | Path) -> CheckResult:
@@ -222,12 +227,26 @@ def _names(option: str, value: Any) -> list[str]:
     raise ValueError(f"{option} is {value!r}\n  fix: pass names: {option}='{example}'")
 
 
+def assuming(assumed: Iterable[Loc]) -> str:
+    """Return what a verdict adds for the lines that rest on models of PTX; "" if there are none."""
+    lines = [*dict.fromkeys(map(at_line, assumed))]
+    if not lines:
+        return ""
+    several = f"models of ptx.inline at {len(lines)} lines"
+    return f", assuming the {several if len(lines) > 1 else f'model of ptx.inline at {lines[0]}'}"
+
+
+_ASSUMED = "emulated by the function given as emulate=; that the PTX does the same was not checked"
+"""What a check says of a line whose result rests on the user's model of PTX."""
+
+
 class _Found:
-    """The findings of the runs of a check. `acceptances`: set before the first run."""
+    """The findings of the runs of a check. `acceptances` and `assumed`: set before the first run."""
 
     def __init__(self, raises: bool) -> None:
         self.raises = raises
         self.acceptances: list[Acceptance] = []
+        self.assumed: tuple[Loc, ...] = ()
         self.findings: dict[Any, Finding] = {}
         self.accepted: dict[Any, Accepted] = {}
 
@@ -261,8 +280,8 @@ class Subject(Protocol):
         """Those that it may write."""
         ...
 
-    def lines(self) -> frozenset[tuple[str, int]]:
-        """Of all its code. Raises CompileError."""
+    def code(self) -> list[Prepared]:
+        """All that it runs. Raises CompileError."""
         ...
 
     def run(self, options: Options) -> RunResult:
@@ -280,8 +299,8 @@ class OneKernel:
     def arrays(self) -> list[NDArray[Any]]:
         return written_arrays(self.arguments)
 
-    def lines(self) -> frozenset[tuple[str, int]]:
-        return self.dispatcher.emulated(self.arguments).prepared.lines
+    def code(self) -> list[Prepared]:
+        return [self.dispatcher.emulated(self.arguments).prepared]
 
     def run(self, options: Options) -> RunResult:
         written, result = self.dispatcher.emulate(self.arguments, options)
@@ -327,7 +346,7 @@ def checked(subject: Subject, asked: Asked) -> CheckResult:
     gaps = [*(Gap(loc, "no thread executed this line") for loc in left), *gaps, *_behind(found.accepted.values())]
     result = CheckResult(
         subject.name, subject.loc, asked.seeds, (*found.findings.values(),), _unique(gaps), failed,
-        (*found.accepted.values(),), (), asked.selection.off,
+        (*found.accepted.values(),), (), asked.selection.off, found.assumed,
     )  # fmt: skip
     if not result:
         return result
@@ -340,9 +359,10 @@ def _run(subject: Subject, asked: Asked, seed: int, found: _Found) -> Mapping[tu
     """One run. Gives a location in each line that no thread executed; None if a finding has ended it."""
     from tiledsl.backends.emulator import Options
 
-    lines = subject.lines()
+    code = subject.code()
     if seed == asked.seeds[0]:
-        found.acceptances = [*comments(lines), *asked.baseline]
+        found.acceptances = [*comments(frozenset[tuple[str, int]]().union(*(each.lines for each in code))), *asked.baseline]
+        found.assumed = tuple(dict.fromkeys(loc for each in code for loc in each.models))
     options = Options(
         checks=True,
         selection=asked.selection,
@@ -468,6 +488,7 @@ def to_sarif(results: Iterable[CheckResult]) -> dict[str, Any]:
     found += [{**_result(each.finding, rules), "suppressions": [_suppression(each.by)]} for each in accepted]
     notes = [_note("error", r.error, r.loc) for r in results if r.error]
     notes += [_note("warning", gap.why, gap.loc) for r in results for gap in r.not_covered]
+    notes += [_note("note", _ASSUMED, loc) for r in results for loc in r.assumed]
     notes += [_note("note", str(each), each.loc) for r in results for each in r.unused]
     done = {"executionSuccessful": not any(r.error for r in results), "toolExecutionNotifications": notes}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "invocations": [done], "results": found}

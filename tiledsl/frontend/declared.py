@@ -30,7 +30,7 @@ from tiledsl.frontend.bindings import (
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.views import as_view, memory_type
 from tiledsl.function import TileFunction
-from tiledsl.ir.types import DType, GlobalType, SharedType
+from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType
 from tiledsl.lang.dtypes import Scalar
 from tiledsl.signatures.declared import (
     CompileTime,
@@ -160,7 +160,8 @@ class _Fit:
             number = literal(binding, dtype, self.frame.loc(self.node))
         except CompileError as error:
             raise Misfit(error.message, error.fix, error.code) from None
-        return self.frame.builder.constant(number, dtype)
+        # An index has no width, so that an int means the same and may still choose an element of a fragment.
+        return binding if dtype == INDEX else self.frame.builder.constant(number, dtype)
 
     def _of_variable(self, declared: OfVariable, binding: Any) -> Any:
         if is_register(binding):
@@ -222,7 +223,13 @@ class _Fit:
         parts = declared.parts * len(items) if declared.repeated else declared.parts
         if len(parts) != len(items):
             raise Misfit(f"that has {len(parts)} items, got {len(items)}", f"pass {len(parts)} items")
-        found = [self.fitted(part, each) for part, each in zip(parts, items, strict=True)]
+        found: list[Any] = []
+        for number, (part, each) in enumerate(zip(parts, items, strict=True)):
+            try:
+                found.append(self.fitted(part, each))
+            except Misfit as misfit:
+                problem = misfit.problem or f"expected {part.text}, got {describe(each)}"
+                raise Misfit(f"item {number}: {problem}", misfit.fix, misfit.code) from None
         same = all(new is old for new, old in zip(found, items, strict=True))
         return items if same else tuple.__new__(type(items), found)
 

@@ -31,6 +31,8 @@ def _(node: ast.Constant, frame: Frame) -> Any:
 @evaluate.register
 def _(node: ast.Name, frame: Frame) -> Any:
     binding: Any = frame.lookup(node)
+    if isinstance(binding, TypeVar) and binding.__name__ in frame.dims:
+        return _extent(frame, frame.dims[binding.__name__])
     if isinstance(binding, TypeVar):
         own = frame.dtypes.get(binding.__name__)
         found = frame.unit.typevars.get(binding.__name__) if own is None else lang_dtype(own)
@@ -40,10 +42,8 @@ def _(node: ast.Name, frame: Frame) -> Any:
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
         name, extents = str(binding), frame.unit.extents
-        own = frame.dims.get(name, name)
-        if isinstance(own, int):
-            return own
-        name = own
+        if name in frame.dims:
+            return _extent(frame, frame.dims[name])
         if name not in extents:
             known = ", ".join(extents) or "none"
             message = f"{name} is not a dimension of this kernel's tensors (they have: {known})"
@@ -56,6 +56,11 @@ def _(node: ast.Name, frame: Frame) -> Any:
             raise frame.error(node, "processors is known to the host alone, in the extents of grid()", fix, code="C103")
         return host.args[0]
     return binding  # pyright: ignore[reportUnknownVariableType]
+
+
+def _extent(frame: Frame, known: int | str) -> Any:
+    """An extent, given as it is or by the kernel's name for it."""
+    return known if isinstance(known, int) else extent(frame, *frame.unit.extents[known])
 
 
 @evaluate.register

@@ -93,7 +93,9 @@ def inline(
     "unknown": it may write anything if an operand stands in brackets. uniform: which threads are sure to get the same
     outputs; with "operands", those that gave it the same operands.
     emulate: a function from NumPy arrays, one an operand, to the output's array or a tuple of them;
-    without it the emulator reports an error at this line.
+    without it the emulator reports an error at this line. `k.check` takes what it computes for what the PTX does, and
+    its verdict names the line.
+    Operands in brackets are addresses, integers of 32 or 64 bits.
     """
     raise only_in_kernel("ptx.inline()")
 

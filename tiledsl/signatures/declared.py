@@ -7,6 +7,7 @@ part of what a kernel depends on (`tiledsl/meaning/`): a kernel is compiled agai
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from dataclasses import dataclass, field
 from types import NoneType
@@ -35,7 +36,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class OfDType(Declared):
-    """``f32``: a value of a dtype, or a fragment of it."""
+    """``f32``: a value of a dtype, or a fragment of it; ``index``: also an int, which stays one."""
 
     dtype: DType = INDEX
 
@@ -133,6 +134,10 @@ def declared_of(function: TileFunction[..., Any]) -> DeclaredCall:
     return known
 
 
+_MODULES = re.compile(r"\b(?:typing|tiledsl(?:\.[a-z_]\w*)*)\.(?=\w)")
+"""Names of modules in the text of an annotation, which messages leave out."""
+
+
 class _Reader:
     def __init__(self, fn: Callable[..., Any], names: Mapping[str, Any]) -> None:
         self.fn, self.names = fn, names
@@ -145,7 +150,7 @@ class _Reader:
                 return self.read(evaluated(annotation, self.fn, self.names))
             except Exception as error:
                 return Unreadable(annotation, f"{error}")
-        text = shown(annotation)
+        text = _MODULES.sub("", shown(annotation))
         dtype = ir_dtype(annotation)
         if dtype is not None:
             return OfDType(text, dtype)
@@ -201,5 +206,5 @@ class _Reader:
 
     def memory(self, kind: Any, text: str, args: tuple[Any, ...]) -> InMemory:
         fixed = kind is Global and len(args) > 1 and not any(typing.get_origin(arg) is typing.Unpack for arg in args)
-        dims = tuple(dim_of(arg) for arg in args[1:]) if fixed else None
+        dims = tuple(arg.__name__ if isinstance(arg, TypeVar) else dim_of(arg) for arg in args[1:]) if fixed else None
         return InMemory(text, kind.__name__, self.element(args), dims)

@@ -35,7 +35,7 @@ from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.expr import PROCESSORS
 from tiledsl.ir.grid import checked_grid
-from tiledsl.ir.ops import mem
+from tiledsl.ir.ops import mem, ptx
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
@@ -75,6 +75,11 @@ class Prepared:
     def lines(self) -> frozenset[tuple[str, int]]:
         """Those that ops are of, calls of functions included."""
         return frozenset(line for loc in {op.loc for op in self.kernel.walk()} for line in loc.lines)
+
+    @cached_property
+    def models(self) -> tuple[Loc, ...]:
+        """Where functions that were given as ``emulate=`` run in place of PTX."""
+        return tuple(op.loc for op in self.kernel.walk() if isinstance(op, ptx.Inline) and op.emulate)
 
     @cached_property
     def tiles(self) -> tuple[dict[Op, SharedTile], int]:

@@ -85,6 +85,11 @@ def _inline(call: Call) -> Any:
         if not is_register(operand) or not isinstance(operand.type, DType) or operand.type == INDEX:
             message = f"operands of ptx.inline() are run-time scalars with a size, got {describe(operand)}"
             raise call.error(message, "write i32(x) for an index or a literal", code="C708")
+    of_operands = [operand.type for operand in call["operands"]]
+    for name, dtype in ptx.addresses(text, [*(d for d in dtypes if d is not None), *of_operands]):
+        if not ptx.is_address(dtype):
+            message = f"{call.what}: expected an integer of 32 or 64 bits as the address {name}, got {dtype}"
+            raise call.error(message, "pass the address as u64, or as u32 in shared memory", code="C708")
     op = ptx.Inline(
         *call["operands"],
         text=text,

@@ -14,7 +14,7 @@ from tiledsl.inspect.report import data
 from tiledsl.inspect.report.data import Check
 from tiledsl.inspect.report.places import Places
 from tiledsl.kernel import TileKernel
-from tiledsl.verdict import MOST
+from tiledsl.verdict import MOST, assuming
 
 DEADLOCK = "T401"
 
@@ -66,7 +66,8 @@ def checked(kernel: TileKernel, settings: Mapping[str, Any], sizes: list[str], p
         text = "\n\n".join(each.text for each in findings)
         deadlock = next((each for each in found if each.code == DEADLOCK), None)
         return Checked(Check(given, False, text, findings[0].place), timeline, None, findings, deadlock)
-    passed = Check(given, True, "no race, no deadlock, no read of what was not written", -1)
+    assumed = assuming(dispatcher.emulated(arguments).prepared.models)
+    passed = Check(given, True, f"no race, no deadlock, no read of what was not written{assumed}", -1)
     named = {p.name: p.default for p in kernel.signature.scalars} | values
     return Checked(passed, timeline, work, sizes={n: value for n, value in named.items() if isinstance(value, int)})
 

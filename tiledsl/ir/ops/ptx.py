@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Sequence
 
@@ -43,6 +44,11 @@ class Inline(Op):
     def infer(self) -> Sequence[Type]:
         return self.outputs
 
+    @property
+    def addresses(self) -> list[tuple[str, DType]]:
+        """What the text has as an address: names as ``$1``, with their dtypes. (PTX ISA: Addresses as Operands.)"""
+        return addresses(self.text, [*self.outputs, *(v.dtype for v in self.values)])
+
     def accesses(self) -> list[Access]:
         """PTX writes an operand in memory in brackets; where the address came from is not known here."""
         kinds = {"nothing": [], "reads": [False], "writes": [False, True]}
@@ -50,7 +56,29 @@ class Inline(Op):
 
     def verify(self) -> None:
         self.require(all(isinstance(v.type, DType) for v in self.values), "operands are scalars")
+        for name, dtype in self.addresses:
+            self.require(is_address(dtype), f"{name} is an address, got {dtype}")
         self.require(self.memory not in ("reads", "writes") or self.volatile, f"{self.memory}, but is not volatile")
+
+
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+_BRACES = re.compile(r"\{[^}]*\}")
+_PLACE = re.compile(r"\$(\d+)")
+
+
+def addresses(text: str, dtypes: Sequence[DType]) -> list[tuple[str, DType]]:
+    """Return the names in brackets in PTX text, such as ``$1``, with their dtypes. Coordinates, in braces, are none.
+
+    dtypes: of the results and the operands, in order.
+    """
+    plain = re.sub(r"\$\{(\d+)\}", r"$\1", text)
+    inside = " ".join(_BRACES.sub("", found) for found in _BRACKETS.findall(plain))
+    return [(f"${number}", dtypes[int(number)]) for number in _PLACE.findall(inside) if int(number) < len(dtypes)]
+
+
+def is_address(dtype: DType) -> bool:
+    """Return True for the dtypes that an address can have: integers of 32 and 64 bits."""
+    return dtype.is_integer and dtype.bits >= 32
 
 
 class MmaSync(Pure):
