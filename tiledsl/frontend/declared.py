@@ -26,6 +26,7 @@ from tiledsl.frontend.bindings import (
     is_place,
     is_register,
     is_token,
+    unusable,
 )
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.views import as_view, memory_type
@@ -125,6 +126,8 @@ class _Fit:
 
     def fitted(self, declared: Declared, binding: Any) -> Any:
         """Return `binding` as `declared` says: literals become values of the dtype."""
+        if unusable(binding):  # the error is where it is used
+            return binding
         match declared:
             case OfDType():
                 return self._of_dtype(declared.dtype, binding)
