@@ -197,6 +197,25 @@ REPORTED = [
         "a module of a package of a package", "A.get(i) * sub.x.T", "from pkg import sub\n",
         {**IN_PACKAGE, "pkg/sub/__init__.py": "from . import x\n", "pkg/sub/x.py": "T = @@\n"},
     ),
+    Scenario("a number of NumPy", "A.get(i) * S", "import numpy as np\nS = np.float32(@@)\n"),
+    Scenario("a number of ml_dtypes", "A.get(i) * S", "import ml_dtypes\nS = ml_dtypes.bfloat16(@@)\n"),
+    Scenario(
+        "a private name of a class", "A.get(i) * C.f()",
+        "_C__s = @@\nclass C:\n    @tile_function\n    def f(): return __s\n",
+    ),
+    Scenario(
+        "a private name in the annotation of a local", "A.get(i) * f32(C.f())",
+        "_C__T = @@\nclass C:\n    @tile_function\n    def f():\n        x: __T = 0.5\n        return x * x\n",
+        old="f32", new="f16",
+    ),
+    Scenario(
+        "the annotation of a parameter of a tile function", "A.get(i) * f32(f(0.5))",
+        "D = @@\n@tile_function\ndef f(x: D): return x * x\n", old="f32", new="f16",
+    ),
+    Scenario(
+        "the annotation of a result, kept as text", "A.get(i) * f32(f() * 2)",
+        "D = @@\n@tile_function\ndef f() -> 'D | None': return 0.5\n", old="f32", new="f16",
+    ),
     Scenario("an array of NumPy", "A.get(i) * float(ARR[0])", "import numpy as np\nARR = np.array([@@])\n"),
     Scenario("a partial", "A.get(i) * h()", "import functools\nh = functools.partial(float, @@)\n"),
     Scenario("a SimpleNamespace", "A.get(i) * NS.s", "import types\nNS = types.SimpleNamespace(s=@@)\n"),
