@@ -86,6 +86,9 @@ CONVERTED = {
     ),
     "None by default": ("@tile_function\ndef f(x: f32 = None) -> f32:\n    return 7 if x is None else x", "X[0] = f()", 7),
     "a fragment goes element by element": (THIRD.format("f32"), "X[0] = f(v)[0]", np.float32(2) / np.float32(3)),
+    "a bool is no boolean": (
+        "@tile_function\ndef f(x: f32, p: bool) -> f32:\n    return x + max(int(p), 0)", "X[0] = f(X[1], True)", 3
+    ),
     "an int for index | int stays one": (
         "@tile_function\ndef f(x: Fragment[f32], i: index | int) -> f32:\n    return x[i]", "X[0] = f(v, 1) + 1", 3
     ),
@@ -171,7 +174,7 @@ def test_an_argument_that_does_not_fit_is_an_error_at_the_call(name: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("declared", "given", "code"),
-    [("f32", "n", "C203"), ("i32", "2.5", "C202"), ("None", "n", "C105"), ("f32", "None", "C203")],
+    [("f32", "n", "C203"), ("i32", "2.5", "C202"), ("None", "n", "C105"), ("bool", "n > 0", "C105"), ("f32", "None", "C203")],
 )
 def test_a_result_that_does_not_fit_is_an_error_at_the_return(
     declared: str, given: str, code: str, tmp_path: Path

@@ -206,7 +206,7 @@ def wrong() -> CheckResult:
 
 def test_json_holds_everything() -> None:
     data = json.loads(wrong().to_json())
-    fields = "schema kernel location verdict seeds findings not_covered error accepted unused off"
+    fields = "schema kernel location verdict seeds findings not_covered error accepted unused off assumed"
     assert set(data) == {*fields.split()}
     assert (data["schema"], data["kernel"], data["verdict"], data["seeds"]) == (SCHEMA, "exchanged", "findings", [0])
     (found,) = data["findings"]

@@ -151,13 +151,13 @@ class _Reader:
             except Exception as error:
                 return Unreadable(annotation, f"{error}")
         text = _MODULES.sub("", shown(annotation))
+        if annotation is None or any(annotation is cls for cls in PYTHON):
+            return OfClass("None" if annotation in (None, NoneType) else text, annotation or NoneType)
         dtype = ir_dtype(annotation)
         if dtype is not None:
             return OfDType(text, dtype)
         if isinstance(annotation, TypeVar):
             return self.variable(annotation)
-        if annotation is None or any(annotation is cls for cls in PYTHON):
-            return OfClass("None" if annotation in (None, NoneType) else text, annotation or NoneType)
         return self.composed(annotation, text)
 
     def composed(self, annotation: Any, text: str) -> Declared:
