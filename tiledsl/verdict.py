@@ -361,7 +361,8 @@ def _run(subject: Subject, asked: Asked, seed: int, found: _Found) -> Mapping[tu
 
     code = subject.code()
     if seed == asked.seeds[0]:
-        found.acceptances = [*comments(frozenset[tuple[str, int]]().union(*(each.lines for each in code))), *asked.baseline]
+        lines = frozenset[tuple[str, int]]().union(*(each.lines for each in code))
+        found.acceptances = [*comments(lines), *asked.baseline]
         found.assumed = tuple(dict.fromkeys(loc for each in code for loc in each.models))
     options = Options(
         checks=True,

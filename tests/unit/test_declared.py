@@ -68,23 +68,29 @@ CONVERTED = {
     "annotated": (THIRD.format("Annotated[f32, 'metres']"), "X[0] = f(1)", np.float32(1) / np.float32(3)),
     "a default": (THIRD.format("f32 = 1"), "X[0] = f()", np.float32(1) / np.float32(3)),
     "each of several": (
-        "@tile_function\ndef f(*xs: f32) -> f32:\n    return xs[0] / xs[1]", "X[0] = f(1, 3)", np.float32(1) / np.float32(3)
+        "@tile_function\ndef f(*xs: f32) -> f32:\n    return xs[0] / xs[1]", "X[0] = f(1, 3)",
+        np.float32(1) / np.float32(3),
     ),
     "each of a tuple": (
         "@tile_function\ndef f(xs: tuple[f32, i32]) -> f32:\n    return xs[0] / 3 + f32(xs[1] << 31)",
         "X[0] = f((1, 2))", np.float32(1) / np.float32(3),
     ),
-    "of the dtype that T is": ("@tile_function\ndef f(x: T, y: T) -> T:\n    return x * y + T(1)", "X[0] = f(2, X[1])", 5),
+    "of the dtype that T is": (
+        "@tile_function\ndef f(x: T, y: T) -> T:\n    return x * y + T(1)", "X[0] = f(2, X[1])", 5
+    ),
     "T in the body": ("@tile_function\ndef f(x: T) -> T:\n    return x + T(0.5)", "X[0] = f(H[0]).to(f32)", 1),
     "T of memory": ("@tile_function\ndef f(A: Memory[T]) -> T:\n    return A[0] + T(0.5)", "X[0] = f(H).to(f32)", 1),
     "a result in a loop": (
-        "@tile_function\ndef f() -> f32:\n    return 0", "acc = f()\n    for _ in range(3):\n        acc += X[1]\n    X[0] = acc", 6
+        "@tile_function\ndef f() -> f32:\n    return 0",
+        "acc = f()\n    for _ in range(3):\n        acc += X[1]\n    X[0] = acc", 6,
     ),
     "results on two paths": (
         "@tile_function\ndef f(x: f32) -> f32:\n    if x > 1:\n        return 1\n    return x", "X[0] = f(X[1]) / 3",
         np.float32(1) / np.float32(3),
     ),
-    "None by default": ("@tile_function\ndef f(x: f32 = None) -> f32:\n    return 7 if x is None else x", "X[0] = f()", 7),
+    "None by default": (
+        "@tile_function\ndef f(x: f32 = None) -> f32:\n    return 7 if x is None else x", "X[0] = f()", 7
+    ),
     "a fragment goes element by element": (THIRD.format("f32"), "X[0] = f(v)[0]", np.float32(2) / np.float32(3)),
     "a bool is no boolean": (
         "@tile_function\ndef f(x: f32, p: bool) -> f32:\n    return x + max(int(p), 0)", "X[0] = f(X[1], True)", 3
@@ -174,7 +180,13 @@ def test_an_argument_that_does_not_fit_is_an_error_at_the_call(name: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("declared", "given", "code"),
-    [("f32", "n", "C203"), ("i32", "2.5", "C202"), ("None", "n", "C105"), ("bool", "n > 0", "C105"), ("f32", "None", "C203")],
+    [
+        ("f32", "n", "C203"),
+        ("i32", "2.5", "C202"),
+        ("None", "n", "C105"),
+        ("bool", "n > 0", "C105"),
+        ("f32", "None", "C203"),
+    ],
 )
 def test_a_result_that_does_not_fit_is_an_error_at_the_return(
     declared: str, given: str, code: str, tmp_path: Path
@@ -189,7 +201,9 @@ def test_a_function_that_returns_nothing_is_not_declared_to_return_a_value(tmp_p
 
 
 def test_annotations_as_text_may_name_locals(tmp_path: Path) -> None:
-    local = "def make(DT):\n    @tile_function\n    def f(x: DT) -> DT:\n        return x / 3\n    return f\nf = make(f32)"
+    local = (
+        "def make(DT):\n    @tile_function\n    def f(x: DT) -> DT:\n        return x / 3\n    return f\nf = make(f32)"
+    )
     assert run(tmp_path, local, "X[0] = f(1)")[0] == np.float32(1) / np.float32(3)
 
 

@@ -9,7 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tiledsl import Const, Global, barrier, f32, grid, i32, ptx, shared, threads, tile_function, tile_kernel, u8, u32, u64
+from tiledsl import (
+    Const,
+    Global,
+    barrier,
+    f32,
+    grid,
+    i32,
+    ptx,
+    shared,
+    threads,
+    tile_function,
+    tile_kernel,
+    u8,
+    u32,
+    u64,
+)
 from tiledsl.dims import N
 from tiledsl.errors import CompileErrors
 from tiledsl.inspect.report.check import checked as checked_for_report

@@ -1,5 +1,7 @@
-"""Arguments and results of tile functions as their annotations declare them: literals take the dtype, all else must have
-it. docs/language.md says which annotations count."""
+"""Arguments and results of tile functions as their annotations declare them.
+
+Literals take the declared dtype, everything else must have it. docs/language.md says which annotations count.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,8 @@ class _Fit:
             raise Misfit(problem, "declare as many dimensions, or Memory[...]", "C304")
         for axis, (wanted, extent) in enumerate(zip(declared.dims, dims, strict=True)):
             if isinstance(wanted, int) and wanted != extent:
-                raise Misfit(f"axis {axis} of that is {wanted}, got {extent}", f"declare {extent} there, or Any", "C304")
+                problem = f"axis {axis} of that is {wanted}, got {extent}"
+                raise Misfit(problem, f"declare {extent} there, or Any", "C304")
             if isinstance(wanted, str):
                 known, first = self.names.dims.setdefault(wanted, (extent, self.name))
                 if known != extent:

@@ -181,7 +181,9 @@ class _Reader:
             return InRegisters(text, self.element(args))
         if isinstance(origin, type) and origin.__module__.startswith("tiledsl.lang."):
             return OfClass(text, origin)
-        alias = getattr(annotation, "__value__", getattr(annotation, "__supertype__", None))  # ``type X = ...``; NewType
+        alias = getattr(
+            annotation, "__value__", getattr(annotation, "__supertype__", None)
+        )  # ``type X = ...``; NewType
         return self.read(alias) if alias is not None else Declared()
 
     def union(self, text: str, args: tuple[Any, ...]) -> Declared:

@@ -1,4 +1,4 @@
-"""Plain Python values of what comes from outside a kernel: NumPy's numbers act as Python's numbers of the same value."""
+"""Plain Python values of what comes from outside a kernel: a number of NumPy acts as the equal number of Python."""
 
 from __future__ import annotations
 

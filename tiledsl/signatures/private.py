@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 from types import CodeType
 
 
@@ -10,7 +11,7 @@ def class_around(code: CodeType) -> str:
     """Return the name of the innermost class whose body contains the function of `code`, or "" if there is none."""
     names = code.co_qualname.split(".")
     # A name before ".<locals>" is a function's; any other name before the last one is a class's.
-    classes = [name for name, inner in zip(names, names[1:], strict=False) if "<locals>" not in (name, inner)]
+    classes = [name for name, inner in pairwise(names) if "<locals>" not in (name, inner)]
     return classes[-1].lstrip("_") if classes else ""
 
 
