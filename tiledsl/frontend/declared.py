@@ -33,6 +33,7 @@ from tiledsl.frontend.bindings import (
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.views import as_view, memory_type
 from tiledsl.function import TileFunction
+from tiledsl.ir.core import Value
 from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType
 from tiledsl.lang.dtypes import Scalar
 from tiledsl.signatures.declared import (
@@ -84,8 +85,8 @@ class DeclaredFunction:
         wanted = [(name, self.declared.parameters[name]) for name in given if name in self.declared.parameters]
         wanted.sort(key=lambda pair: isinstance(given[pair[0]], (bool, int, float)))  # values say which dtype T is
         for name, declared in wanted:
-            binding, parameter = given[name], parameters[name]
-            if binding is None and parameter.default is None:
+            parameter, binding = parameters[name], given[name]
+            if parameter.default is None and binding is None:
                 continue
             fit = partial(self._fitted, declared, frame=frame, node=node, name=name)
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -225,7 +226,7 @@ class _Fit:
     def _in_tuple(self, declared: InTuple, binding: Any) -> Any:
         if not isinstance(binding, tuple):
             raise Misfit("", "pass a tuple")
-        items: tuple[Any, ...] = binding
+        items: list[Any] = list(binding)  # pyright: ignore[reportUnknownArgumentType]
         parts = declared.parts * len(items) if declared.repeated else declared.parts
         if len(parts) != len(items):
             raise Misfit(f"that has {len(parts)} items, got {len(items)}", f"pass {len(parts)} items")
@@ -237,7 +238,8 @@ class _Fit:
                 problem = misfit.problem or f"expected {part.text}, got {describe(each)}"
                 raise Misfit(f"item {number}: {problem}", misfit.fix, misfit.code) from None
         same = all(new is old for new, old in zip(found, items, strict=True))
-        return items if same else tuple.__new__(type(items), found)
+        make: Any = tuple
+        return binding if same else make.__new__(type(binding), found)  # pyright: ignore[reportUnknownArgumentType]
 
     def _one_of(self, declared: OneOf, binding: Any) -> Any:
         """The first option that takes the binding as it is, else the one that converts it."""
@@ -261,29 +263,9 @@ class _Fit:
         raise Misfit(near.problem, near.fix, near.code)
 
 
-_PYTHON: dict[type[Any], Any] = {
-    int: is_int,
-    float: lambda binding: isinstance(binding, (int, float)) and not isinstance(binding, bool),
-    bool: lambda binding: isinstance(binding, bool),
-    str: lambda binding: isinstance(binding, str),
-    type(None): lambda binding: binding is None,
-    lang.Range: lambda binding: isinstance(binding, Range),
-    lang.Token: is_token,
-}
-"""Tests of bindings by the class of an annotation."""
-
-
 def _require_class(cls: type[Any], binding: Any) -> None:
     """Raise Misfit unless `binding` is of a class of Python or of the language."""
-    if cls in _PYTHON:
-        fits = _PYTHON[cls](binding)
-    elif isinstance(binding, LanguageObject):
-        fits = binding.described_by is None or issubclass(binding.described_by, cls)
-    elif is_register(binding):
-        fits = issubclass(lang_dtype(dtype_of(binding)), cls)
-    else:
-        fits = isinstance(binding, cls) or (issubclass(cls, Scalar) and isinstance(binding, (bool, int, float)))
-    if fits:
+    if _is_of(cls, binding):
         return
     if is_register(binding):
         dtype = dtype_of(binding)
@@ -291,3 +273,18 @@ def _require_class(cls: type[Any], binding: Any) -> None:
     else:
         fix = f"pass {'None' if cls is type(None) else f'a {cls.__name__}'}, or change the annotation"
     raise Misfit("", fix)
+
+
+def _is_of(cls: type[Any], binding: Any) -> bool:
+    is_number = isinstance(binding, (int, float)) and not isinstance(binding, bool)
+    if cls in (int, float):
+        return is_int(binding) if cls is int else is_number
+    if cls is lang.Token:
+        return is_token(binding)
+    if isinstance(binding, LanguageObject):
+        return binding.described_by is None or issubclass(binding.described_by, cls)
+    if isinstance(binding, Value):
+        return is_register(binding) and issubclass(lang_dtype(dtype_of(binding)), cls)
+    if isinstance(binding, Range):
+        return cls is lang.Range
+    return isinstance(binding, cls) or (issubclass(cls, Scalar) and (is_number or isinstance(binding, bool)))

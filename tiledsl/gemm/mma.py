@@ -156,8 +156,11 @@ def of_result(S: Memory[Any], layout: Any) -> Fragment[Any]:
 
 
 @tile_function
-def operands(S: Memory[Any], T: Memory[Any], k: Range, acc: Fragment[Any]) -> tuple[Fragment[Any], Fragment[Any]]:
-    """Columns k of S and rows k of T, both in shared memory, as operand fragments of an MMA into acc."""
+def operands(S: Memory[Any], T: Memory[Any], k: Range, acc: Any) -> tuple[Fragment[Any], Fragment[Any]]:
+    """Columns k of S and rows k of T, both in shared memory, as operand fragments of an MMA into acc.
+
+    acc: the accumulator, or its layout.
+    """
     a, b = operand(S[:, k], acc.a), operand(T[k, :], acc.b)
     return (a.bitcast(tf32), b.bitcast(tf32)) if S.dtype is f32 else (a, b)
 

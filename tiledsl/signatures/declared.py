@@ -180,7 +180,8 @@ class _Reader:
         if origin is Fragment:
             return InRegisters(text, self.element(args))
         if isinstance(origin, type) and origin.__module__.startswith("tiledsl.lang."):
-            return OfClass(text, origin)
+            cls: Any = origin  # pyright: ignore[reportUnknownVariableType]
+            return OfClass(text, cls)
         alias = getattr(
             annotation, "__value__", getattr(annotation, "__supertype__", None)
         )  # ``type X = ...``; NewType

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tiledsl.meaning.origin import exact_type
+
 MOST_DEPTH = 200
 """Lists, tuples, and dicts inside each other."""
 
@@ -40,7 +42,7 @@ def is_numpy_scalar(value: Any) -> bool:
 
 def _plain(value: Any, done: dict[int, Any], around: tuple[int, ...]) -> Any:
     """done: what containers became, by their ids. around: ids of the containers that contain `value`."""
-    kind: Any = type(value)
+    kind = exact_type(value)
     if kind in ATOMS:
         return value
     parts = _parts(value, kind)
@@ -59,21 +61,23 @@ def _plain(value: Any, done: dict[int, Any], around: tuple[int, ...]) -> Any:
     return made
 
 
-def _parts(value: Any, kind: Any) -> list[Any] | None:
+def _parts(value: Any, kind: type[Any]) -> list[Any] | None:
     """The parts of a container; None for any other value."""
-    if kind is list or kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+    names: Any = getattr(kind, "_fields", None)
+    if kind in (list, tuple) or (names is not None and issubclass(kind, tuple)):
         return [*value]
     if kind is dict:
         return [*value.values()]
     return [value.start, value.stop, value.step] if kind is slice else None
 
 
-def _made(value: Any, kind: Any, parts: list[Any]) -> Any:
+def _made(value: Any, kind: type[Any], parts: list[Any]) -> Any:
     if kind is dict:
         return dict(zip(value, parts, strict=True))
     if kind is slice:
         return slice(*parts)
-    return parts if kind is list else tuple.__new__(kind, parts)
+    made: Any = tuple
+    return parts if kind is list else made.__new__(kind, parts)
 
 
 def _number(value: Any) -> Any:
