@@ -9,7 +9,7 @@ import ast
 import inspect
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
@@ -238,8 +238,8 @@ class _Fit:
                 problem = misfit.problem or f"expected {part.text}, got {describe(each)}"
                 raise Misfit(f"item {number}: {problem}", misfit.fix, misfit.code) from None
         same = all(new is old for new, old in zip(found, items, strict=True))
-        make: Any = tuple
-        return binding if same else make.__new__(type(binding), found)  # pyright: ignore[reportUnknownArgumentType]
+        whole, make = cast(Any, binding), cast(Any, tuple)
+        return whole if same else make.__new__(type(whole), found)
 
     def _one_of(self, declared: OneOf, binding: Any) -> Any:
         """The first option that takes the binding as it is, else the one that converts it."""
