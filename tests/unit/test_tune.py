@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,8 +350,14 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     assert message in capsys.readouterr().err
 
 
+def _ignore_interrupts() -> None:
+    """As nohup, and the shell for a background job of a script, start a program."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def test_an_interruption_loses_nothing(file: Path) -> None:
-    """Ctrl-C ends all processes of the tuner, and what was known is on disk."""
+    """SIGINT ends all processes of a tuner that was started with it ignored, and what was known is on disk."""
     text = f"""
 import argparse
 from tests.unit.tune_stubs import open_stub
@@ -361,12 +366,18 @@ from pathlib import Path
 tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1,2,4", "--sizes", "64")
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    tuner = subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True)
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=_ignore_interrupts,
+    )  # fmt: skip
     assert tuner.stdout is not None
-    lines: list[str] = []
+    children: list[int] = []
     for line in tuner.stdout:
-        lines.append(line)
         if line.startswith("[2/18"):
+            listed = subprocess.run(["ps", "-eo", "ppid=,pid="], capture_output=True, text=True, check=True).stdout
+            pairs = [tuple(map(int, row.split())) for row in listed.splitlines()]
+            children = [pid for parent, pid in pairs if parent == tuner.pid]
+            tuner.send_signal(signal.SIGHUP)  # stays ignored
             tuner.send_signal(signal.SIGINT)
             break
     rest = tuner.stdout.read()
@@ -375,6 +386,51 @@ tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1,2,4", "--sizes", "64")
     assert known is not None and "the same command goes on from there" in rest
     written = (file.parent / "records.jsonl").read_text()
     assert len(written.splitlines()) == int(known[1]) >= 2 and written.endswith("\n")
-    time.sleep(0.1)
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(file) not in left
+    assert len(children) == 2, "one builds, one times"
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+INTERRUPTED = """
+import os, signal
+from tiledsl.tune.interruptions import held, interruptible, use_default_signals
+number = getattr(signal, {name!r})
+before, done = signal.getsignal(number), []
+try:
+    with interruptible():
+        try:
+            with held():
+                os.kill(os.getpid(), number)
+                done.append("held")
+            done.append("not stopped")
+        finally:
+            os.kill(os.getpid(), number)
+            done.append("ended")
+except KeyboardInterrupt:
+    done.append("interrupted")
+assert signal.getsignal(number) == before
+print(*done, flush=True)
+use_default_signals()
+os.kill(os.getpid(), number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "ignored", "expected"),
+    [
+        ("SIGINT", False, "held ended interrupted"),
+        ("SIGINT", True, "held ended interrupted"),
+        ("SIGTERM", True, "held ended interrupted"),
+        ("SIGHUP", False, "held ended interrupted"),
+        ("SIGHUP", True, "held not stopped ended"),
+    ],
+)
+def test_a_signal_stops_the_tuner_once_and_outside_what_is_held(name: str, ignored: bool, expected: str) -> None:
+    """A later signal does not disturb the end; a process that the tuner starts has default signals."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(name=name)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_IGN if ignored else signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.returncode) == (expected, -getattr(signal, name)), done.stderr
