@@ -72,7 +72,7 @@ def disk_cache() -> DiskCache | None:
     named = os.environ.get("TILEDSL_CACHE_DIR")
     base = os.path.expanduser(named or "~/.cache/tiledsl")
     if base.startswith("~") or not (named or os.path.isabs(base)):
-        _warn(f"no home folder is known, so that no compiled kernel is kept\n  fix: {FIX}")
+        warn_once(f"no home folder is known, so that no compiled kernel is kept\n  fix: {FIX}")
         return None
     return DiskCache(Path(base) / "kernels", int(text))
 
@@ -100,7 +100,7 @@ class DiskCache:
             with self._opened() as folder:
                 return None if folder is None else self._read(folder, key)
         except CacheError as error:
-            _warn(f"{error}\n{WITHOUT}")
+            warn_once(f"{error}\n{WITHOUT}")
             return None
 
     def store(self, key: str, content: bytes, note: Mapping[str, Any] = NOTHING) -> None:
@@ -114,7 +114,7 @@ class DiskCache:
                 self._publish(folder, key, json.dumps({**note}).encode() + b"\0" + packed(content))
                 self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
-            _warn(f"{error}\n{WITHOUT}")
+            warn_once(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
         """Remove all entries and return their number. Raises CacheError if one cannot be removed."""
@@ -184,7 +184,7 @@ class DiskCache:
         if left:
             raise CacheError(f"{message}, and {left[0]} in it cannot be removed\n  fix: {FIX}")
         os.fchmod(folder, stat.S_IRWXU)
-        _warn(f"{message}; it was closed and emptied", UserWarning)
+        warn_once(f"{message}; it was closed and emptied", UserWarning)
 
     # -- entries -----------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class DiskCache:
             if head == _head(key, content):
                 return zlib.decompress(content.partition(b"\0")[2])
             problem = "damaged"
-        _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
+        warn_once(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
         _remove(folder, name)
         return None
 
@@ -307,8 +307,8 @@ def _empty(folder: int) -> tuple[int, list[str]]:
     return removed, left
 
 
-def _warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn once in a process for each message."""
+def warn_once(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn once per process about each message."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, category, stacklevel=2)

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compilation import fingerprint
-from tiledsl.compilation.cache import disk_cache
+from tiledsl.compilation.cache import WITHOUT, disk_cache, warn_once
 from tiledsl.compilation.compiled import Compiled, Image
 from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower
 from tiledsl.compilation.stages import label_of
@@ -170,6 +170,9 @@ def disk_parts(signature: Signature, spec: Specialization, arch: str, meaning: M
     """What the key in the disk cache is made of; nothing for a kernel that cannot be kept there, with one warning."""
     try:
         return fingerprint.entry_parts(signature, spec, arch, meaning)
+    except fingerprint.UnknownTool as found:
+        warn_once(f"{found}\n  fix: set TILEDSL_PTXAS to the program that it runs\n{WITHOUT}")
+        return {}
     except fingerprint.NotUnderstood as found:
         if signature.fn not in _WARNED:
             _WARNED.add(signature.fn)

@@ -91,10 +91,23 @@ def code_of(kernel: TileKernel) -> str:
         raise TileError(f"tune: whether {kernel.name} changes cannot be told: {found}") from None
 
 
-@cache
 def toolchain() -> str:
-    """What compiles here, in the same words on each machine that has the same."""
-    from tiledsl.backends.ptx.tools import PTXAS, tool_versions
+    """Return what compiles here, in the same words on each machine that has the same.
 
-    release, sources = PTXAS.release().rpartition(" ")[2], fingerprint.sources_key().hex()[:8]
-    return f"ptxas {release}, llvmlite {dict(tool_versions())['llvmlite']}, tiledsl {sources}"
+    Raises TileError if ptxas is a script: neither builds nor records could say what they are of.
+    """
+    from tiledsl.backends.ptx.tools import PTXAS, llvmlite_version
+
+    content, release = PTXAS.content(), _release(str(PTXAS.path()))
+    if not content:
+        what = f"tune: {PTXAS.path()} is not an ELF executable, so that builds by it cannot be told apart"
+        raise TileError(f"{what}\n  fix: set TILEDSL_PTXAS to the program that it runs")
+    sources = fingerprint.sources_key().hex()[:8]
+    return f"ptxas {release} {content[:8]}, llvmlite {llvmlite_version()}, tiledsl {sources}"
+
+
+@cache
+def _release(path: str) -> str:
+    from tiledsl.backends.ptx.tools import PTXAS
+
+    return PTXAS.release().rpartition(" ")[2]
