@@ -148,7 +148,8 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     # Not kept if something that the kernel reads, or a tool, changed during the compilation.
     if cache is not None and parts and parts == disk_parts(signature, spec, arch, meaning) and meaning.holds():
         note = {"name": signature.name, "label": label_of(signature.name, spec), "parts": parts}
-        cache.store(fingerprint.entry_key(parts), image.to_bytes(), note)
+        key = fingerprint.entry_key(parts)
+        cache.store(key, sealed(image, key), note)
     return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
 
 
@@ -156,11 +157,34 @@ def load_kernel(signature: Signature, spec: Specialization, arch: str, meaning: 
     """The build from the disk cache, if it is there. Raises CacheError for invalid settings of the cache."""
     cache = disk_cache()
     parts = disk_parts(signature, spec, arch, meaning) if cache is not None else {}
-    content = cache.load(fingerprint.entry_key(parts)) if cache is not None and parts else None
-    image = Image.from_bytes(content) if content is not None else None
-    if image is None or (image.name, image.arch) != (signature.name, arch):
+    if cache is None or not parts:
+        return None
+    key = fingerprint.entry_key(parts)
+    image = cache.read(key, lambda content: unsealed(content, key, signature, spec, arch))
+    if image is None:
         return None
     return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
+
+
+def sealed(image: Image, key: str) -> bytes:
+    """Return the bytes of an image for a file that is called `key`."""
+    return key.encode() + b"\n" + image.to_bytes()
+
+
+def unsealed(content: bytes, key: str, signature: Signature, spec: Specialization, arch: str) -> Image | None:
+    """Return the image that `sealed` wrote. None if it is not one of this specialization, or its code is not that of
+    its PTX: whoever wrote that had a fault, however right a checksum is."""
+    from tiledsl.backends.ptx.cubin import is_cubin_of
+
+    name, _, rest = content.partition(b"\n")
+    image = Image.from_bytes(rest) if name == key.encode() else None
+    if image is None or (image.name, image.arch) != (signature.name, arch):
+        return None
+    tensors = [(arg.name, arg.dtype) for arg in image.abi if arg.kind == "pointer"]
+    named = {name for name, _ in tensors}
+    fits = tensors == [(name, tensor.dtype) for name, tensor in spec.tensors if tensor is not None]
+    known = named.issuperset((*image.written, *(each.tensor for each in image.tensor_maps)))
+    return image if fits and known and is_cubin_of(image.cubin, image.name, image.ptx) else None
 
 
 _WARNED: WeakSet[Any] = WeakSet()

@@ -31,6 +31,7 @@ from tiledsl.errors import TileError, UsageError
 from tiledsl.inspect.arguments import checked_arch
 from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import CUBLAS, LAYOUTS
+from tiledsl.numerals import is_time
 from tiledsl.tables import table
 from tiledsl.tune.interruptions import held, interruptible
 from tiledsl.tune.products import Gpu, Task, Tuned, open_builder, open_gpu, open_timer, size_of
@@ -80,8 +81,11 @@ def _tune(tuned: Tuned, arguments: argparse.Namespace, gpu: Gpu) -> int:
             "toolchain": tuned.carried.toolchain,
         }
         records = Records(arguments.records or Path(f"{tuned.kernel.name}.tune.jsonl"), setting)
-        for reason, count in records.skipped.items():
+        shown = records.skipped.most_common(MOST_REASONS)
+        for reason, count in shown:
             print(f"{records.file}: {count} records are ignored: {reason}", flush=True)
+        if rest := records.skipped.total() - sum(count for _, count in shown):
+            print(f"{records.file}: {rest} records are ignored: of other settings", flush=True)
         progress = Progress(tuned, records)
         task = replace(tuned.task, arch=found["arch"])
         _search(progress, task, timer, arguments)
@@ -97,8 +101,9 @@ def _tune(tuned: Tuned, arguments: argparse.Namespace, gpu: Gpu) -> int:
 def _asked(arguments: argparse.Namespace) -> Tuned:
     """Raises UsageError for what cannot be tuned."""
     file, _, name = arguments.kernel.partition(":")
-    if arguments.limit <= 0 or arguments.processes < 0 or arguments.finalists < 0:
-        raise UsageError("tune: --limit is above 0, --processes and --finalists are not below\n  fix: leave them out")
+    if not is_time(arguments.limit) or arguments.processes < 0 or arguments.finalists < 0:
+        what = "tune: --limit is a time above 0, --processes and --finalists are not below"
+        raise UsageError(f"{what}; got {arguments.limit:g}, {arguments.processes}, {arguments.finalists}\n  fix: leave them out")
     if arguments.build:
         checked_arch(arguments.build)
     task = Task(

@@ -26,6 +26,8 @@ START_SECONDS = 300.0
 """For a process to begin: it may have to import torch."""
 END_SECONDS = 30.0
 """For a killed process to be gone."""
+LONGEST_WAIT = 3600.0
+"""For answers, before who is late is looked for: the system takes no time of years."""
 PROGRAM = "import sys; from tiledsl.tune.workers import work; work(int(sys.argv[1]))"
 SHOWN = 400
 """Characters of what a process printed that are repeated in a message."""
@@ -165,7 +167,8 @@ def answered(workers: Sequence[Worker]) -> list[tuple[Worker, Any, Answer]]:
             return found
         rest = min(worker.deadline for worker in workers) - time.monotonic()
         with held(False):
-            wait([worker.connection for worker in workers if worker.connection], max(0.0, rest) + 0.01)
+            seconds = min(max(0.0, rest) + 0.01, LONGEST_WAIT)
+            wait([worker.connection for worker in workers if worker.connection], seconds)
 
 
 def work(descriptor: int) -> None:
