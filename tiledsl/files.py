@@ -1,5 +1,5 @@
-"""Read files that a user or a text names. A device, a pipe, or a folder in the place of a file is an OSError at once: it
-might be read without end."""
+"""Read files that a user or a text names. A device, a pipe, or a folder in the place of a file is an OSError at once:
+reading it might never end."""
 
 from __future__ import annotations
 

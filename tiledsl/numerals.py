@@ -26,4 +26,3 @@ def seconds_of(text: str) -> float | None:
 def is_time(value: object) -> bool:
     """Return whether this is a number above 0, neither infinite nor absurd."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < LONGEST
-

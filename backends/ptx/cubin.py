@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import struct
 
+from tiledsl.backends.protocol import Binary
+
 HEADER, SECTION, SEGMENT = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IIQQQQQQ")
 """Of a 64-bit ELF file, and of a row of its tables of sections and of segments."""
 START = b"\x7fELF\x02\x01\x01"
@@ -18,18 +20,23 @@ DROPPED = re.compile(rb"//[^\n\0]*|/\*.*?\*/|\.(?:loc|file)\b[^\n\0]*", re.DOTAL
 """What ptxas leaves out of that."""
 
 
-def is_cubin_of(cubin: bytes, name: str, ptx: str) -> bool:
-    """Return whether `cubin` is a complete ELF file with code of the kernel `name`, assembled from `ptx`."""
+def is_cubin_of(binary: Binary, block: tuple[int, int, int]) -> bool:
+    """Return whether the cubin is a complete ELF file with the kernel's code, assembled from its PTX, and whether this
+    is for its target and for blocks of this size."""
     try:
-        sections = _sections(cubin)
-    except (struct.error, ValueError):
+        sections = _sections(binary.cubin)
+    except (struct.error, ValueError, OverflowError):
         return False
-    kept = sections.get(PTX)
-    return bool(sections.get(b".text." + name.encode())) and (kept is None or _bare(kept) == _bare(ptx.encode()))
+    code, kept, ptx = sections.get(b".text." + binary.name.encode()), sections.get(PTX), binary.ptx
+    _, entry, rest = ptx.partition(f".entry {binary.name}(")
+    head = rest.partition("{")[0]
+    declared = ".reqntid {}, {}, {}\n".format(*block)
+    same = kept is None or _bare(kept) == _bare(ptx.encode())
+    return bool(code and entry) and same and f".target {binary.arch}\n" in ptx and declared in head
 
 
 def _sections(cubin: bytes) -> dict[bytes, bytes]:
-    """Return the content of each section by its name. Raises ValueError or struct.error for what is no cubin."""
+    """Return the content of each section by its name. Raises ValueError, OverflowError, or struct.error."""
     fields = HEADER.unpack_from(cubin)
     ident, machine, segments_at, sections_at = fields[0], fields[2], fields[5], fields[6]
     segment_size, segment_count, section_size, section_count, names_at = fields[9:]

@@ -69,9 +69,7 @@ def test_the_library_of_llvmlite_counts(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(found) == 2
 
 
-def test_what_a_script_makes_is_not_kept_on_disk(
-    ptxas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_script_makes_is_not_kept_on_disk(ptxas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by its text nor by what it reads from the environment; one warning says so for all kernels."""
     real = tools._in_wheel(PTXAS.wheel, "ptxas") or "ptxas"
     program(ptxas, f'#!/bin/sh\nexec {real} $FLAG "$@"\n'.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import threading
 import warnings
 from dataclasses import dataclass
@@ -149,7 +150,11 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     if cache is not None and parts and parts == disk_parts(signature, spec, arch, meaning) and meaning.holds():
         note = {"name": signature.name, "label": label_of(signature.name, spec), "parts": parts}
         key = fingerprint.entry_key(parts)
-        cache.store(key, sealed(image, key), note)
+        content = sealed(image, key)
+        if unsealed(content, key, signature, spec, arch) is None:
+            _warn_unkept(signature, "its cubin is not one that can be checked when it is loaded")
+        else:
+            cache.store(key, content, note)
     return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
 
 
@@ -168,7 +173,12 @@ def load_kernel(signature: Signature, spec: Specialization, arch: str, meaning: 
 
 def sealed(image: Image, key: str) -> bytes:
     """Return the bytes of an image for a file that is called `key`."""
-    return key.encode() + b"\n" + image.to_bytes()
+    content = image.to_bytes()
+    return _seal(key, content) + content
+
+
+def _seal(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\n" + content).digest()
 
 
 def unsealed(content: bytes, key: str, signature: Signature, spec: Specialization, arch: str) -> Image | None:
@@ -176,15 +186,16 @@ def unsealed(content: bytes, key: str, signature: Signature, spec: Specializatio
     its PTX: whoever wrote that had a fault, however right a checksum is."""
     from tiledsl.backends.ptx.cubin import is_cubin_of
 
-    name, _, rest = content.partition(b"\n")
-    image = Image.from_bytes(rest) if name == key.encode() else None
+    size = len(_seal("", b""))
+    rest = content[size:]
+    image = Image.from_bytes(rest) if _seal(key, rest) == content[:size] else None
     if image is None or (image.name, image.arch) != (signature.name, arch):
         return None
     tensors = [(arg.name, arg.dtype) for arg in image.abi if arg.kind == "pointer"]
     named = {name for name, _ in tensors}
     fits = tensors == [(name, tensor.dtype) for name, tensor in spec.tensors if tensor is not None]
     known = named.issuperset((*image.written, *(each.tensor for each in image.tensor_maps)))
-    return image if fits and known and is_cubin_of(image.cubin, image.name, image.ptx) else None
+    return image if fits and known and is_cubin_of(image, image.block) else None
 
 
 _WARNED: WeakSet[Any] = WeakSet()
@@ -198,11 +209,15 @@ def disk_parts(signature: Signature, spec: Specialization, arch: str, meaning: M
         warn_once(f"{found}\n  fix: set TILEDSL_PTXAS to the program that it runs\n{WITHOUT}")
         return {}
     except fingerprint.NotUnderstood as found:
-        if signature.fn not in _WARNED:
-            _WARNED.add(signature.fn)
-            message = f"{signature.name}() is compiled anew by each process: {found}"
-            warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
+        _warn_unkept(signature, str(found))
         return {}
+
+
+def _warn_unkept(signature: Signature, why: str) -> None:
+    if signature.fn not in _WARNED:
+        _WARNED.add(signature.fn)
+        message = f"{signature.name}() is compiled anew by each process: {why}"
+        warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
 
 
 def build(signature: Signature, spec: Specialization, arch: str, *, stamps: bool = False) -> Image:

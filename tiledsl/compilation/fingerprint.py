@@ -93,7 +93,8 @@ def _compiler_parts() -> Parts:
     from tiledsl.backends.ptx.tools import PTXAS, tool_versions
 
     if not PTXAS.content():
-        raise UnknownTool(f"{PTXAS.path()} is not an ELF executable, so what it does may change while the file does not")
+        why = "is not an ELF executable, so what it does may change while the file does not"
+        raise UnknownTool(f"{PTXAS.path()} {why}")
     python = sys.implementation.cache_tag, sys.version, sys.platform, sys.flags.optimize
     return {"Python": repr(python), **dict(tool_versions()), "sources of tiledsl": sources_key().hex()}
 

@@ -103,7 +103,8 @@ def _asked(arguments: argparse.Namespace) -> Tuned:
     file, _, name = arguments.kernel.partition(":")
     if not is_time(arguments.limit) or arguments.processes < 0 or arguments.finalists < 0:
         what = "tune: --limit is a time above 0, --processes and --finalists are not below"
-        raise UsageError(f"{what}; got {arguments.limit:g}, {arguments.processes}, {arguments.finalists}\n  fix: leave them out")
+        got = f"{arguments.limit:g}, {arguments.processes}, {arguments.finalists}"
+        raise UsageError(f"{what}; got {got}\n  fix: leave them out")
     if arguments.build:
         checked_arch(arguments.build)
     task = Task(

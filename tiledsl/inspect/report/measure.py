@@ -138,17 +138,24 @@ def read_run(file: str) -> Run:
         records = [[(site, time, place) for site, time, place in each] for each in fields.pop("records")]
         us, us_stamped = (tuple(fields.pop(name)) for name in ("us", "us_stamped"))
         run = Run(**fields, us=us, us_stamped=us_stamped, records=records)
-        texts = (run.kernel, run.arch, run.code, run.gpu, *run.sizes.keys(), *run.sizes.values())
-        numbers = [number for row in records for record in row for number in record]
-        if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
-            raise ValueError
-        if not all(len(pair) == 2 and all(map(is_time, pair)) for pair in (us, us_stamped)) or type(run.same) is not bool:
+        if not _is_typed(run):
             raise ValueError
         return run
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}\n  fix: {fix}") from error
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} has no stamps of this version, {SCHEMA}\n  fix: {fix}") from error
+
+
+def _is_typed(run: Run) -> bool:
+    texts = (run.kernel, run.arch, run.code, run.gpu, *run.sizes.keys(), *run.sizes.values())
+    numbers = [number for row in run.records for record in row for number in record]
+    return (
+        all(type(text) is str for text in texts)
+        and all(type(number) is int for number in numbers)
+        and all(len(pair) == 2 and all(map(is_time, pair)) for pair in (run.us, run.us_stamped))
+        and type(run.same) is bool
+    )
 
 
 def measured(
