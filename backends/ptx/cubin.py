@@ -42,7 +42,9 @@ def _sections(cubin: bytes) -> dict[bytes, bytes]:
     segment_size, segment_count, section_size, section_count, names_at = fields[9:]
     if not ident.startswith(START) or machine != CUDA or (section_size, segment_size) != (SECTION.size, SEGMENT.size):
         raise ValueError
-    rows = [SECTION.unpack_from(cubin, sections_at + number * SECTION.size) for number in range(section_count)]
+    rows: list[tuple[int, ...]] = [
+        SECTION.unpack_from(cubin, sections_at + number * SECTION.size) for number in range(section_count)
+    ]
     pieces = [(row[4], row[5] if row[1] != NOBITS else 0) for row in rows]
     for number in range(segment_count):
         _, _, offset, _, _, size, *_ = SEGMENT.unpack_from(cubin, segments_at + number * SEGMENT.size)

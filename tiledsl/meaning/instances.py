@@ -136,8 +136,9 @@ def _walk_instance(walk: Walk, value: Any) -> None:
         return
     for base, content in CONTENT.items():
         if isinstance(value, base):
+            iterate: Any = base
             if base in (set, frozenset):
-                walk.members(base.__iter__(value))  # its own order: a copy may have another
+                walk.members(iterate.__iter__(value))  # its own order: a copy may have another
             walk.visit(content(value))
     own, slots = _dict_of(value), _slots(cls)
     members = [*own.items(), *((name, _slot(slot, value)) for name, slot in slots)]

@@ -233,8 +233,9 @@ class Walk:
         guard(dotted, value)
         self.add("attribute", dotted)
         if exact_type(value) in (set, frozenset) and not _may(fn, partial(sees_order, name=dotted)):
-            self.members(value)
-            self.guards.items([*value], "{0}", value)
+            members: Any = value
+            self.members(members)
+            self.guards.items([*members], "{0}", members)
         else:
             self.visit(value, dotted)
 
