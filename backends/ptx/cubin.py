@@ -51,8 +51,8 @@ def _sections(cubin: bytes) -> dict[bytes, bytes]:
         pieces.append((offset, size))
     if any(offset + size > len(cubin) for offset, size in pieces) or names_at >= section_count:
         raise ValueError
-    contents = [cubin[offset : offset + size] for offset, size in pieces]
-    names = contents[names_at]
+    contents: list[bytes] = [cubin[offset : offset + size] for offset, size in pieces]
+    names = contents[int(names_at)]
     return {names[row[0] : names.index(b"\0", row[0])]: contents[number] for number, row in enumerate(rows)}
 
 
