@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import linecache
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import CompileError, Finding, Loc, TileError, UsageError
+from tiledsl.files import read_text, source_line, source_lines
 from tiledsl.findings import INCOMPLETE, KINDS, OWN_FAULT
 
 BASELINE_SCHEMA = "tiledsl.baseline/1"
@@ -76,7 +76,7 @@ def comments(places: Iterable[tuple[str, int]]) -> list[Acceptance]:
 
 
 def _in_file(file: str, lines: set[int]) -> Iterator[Acceptance]:
-    source = linecache.getlines(file)
+    source = source_lines(file)
     if not any(_COMMENT.search(text) for text in source):
         return
     try:
@@ -144,14 +144,14 @@ def entry_of(finding: Finding, file: Path, reason: str) -> Acceptance:
 
 def _texts(finding: Finding) -> frozenset[Line]:
     locs = [side.loc for side in finding.sides]
-    return frozenset((loc.function, linecache.getline(loc.file, loc.line).strip()) for loc in locs)
+    return frozenset((loc.function, source_line(loc.file, loc.line).strip()) for loc in locs)
 
 
 def read_baseline(file: Path) -> list[Acceptance]:
     """Raises UsageError for a file that is not there or is no baseline."""
     try:
-        data: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data: Any = json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError) as error:
         why = error.strerror or str(error) if isinstance(error, OSError) else f"it is no JSON: {error}"
         raise _unusable(file, why) from error
     try:

@@ -7,7 +7,6 @@ detected where they occur, with their own messages.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sysconfig
 from collections.abc import Generator
@@ -17,6 +16,7 @@ from traceback import walk_tb
 from types import FrameType
 
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
+from tiledsl.files import source_line
 from tiledsl.ir.core import Op
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -60,7 +60,7 @@ def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     text = f": {error}" if str(error) else ""
     message = f"{function}() raised {type(error).__name__}{text} at {file}:{line} while the kernel was compiled"
-    source = linecache.getline(file, line).strip()
+    source = source_line(file, line).strip()
     shown = f" (it reads: {source})" if source else ""
     return CompileError(
         message, loc, f"correct {function}() in that line{shown}, or call it with other arguments", code="C111"

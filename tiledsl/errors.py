@@ -13,13 +13,14 @@ says what was asked, what was expected, what was got, and how to fix it.
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, Callable, ClassVar, ParamSpec, TypeVar
+
+from tiledsl.files import source_line
 
 __all__ = [
     "UNKNOWN_LOC",
@@ -79,7 +80,7 @@ UNKNOWN_LOC = Loc("<unknown>", 0)
 def render_at(loc: Loc, message: str) -> str:
     """Format `message` with the source line of `loc`, a caret below it, and the chain of callers."""
     lines = [f"{loc}: {message}" if loc.line else message]
-    source = linecache.getline(loc.file, loc.line).rstrip("\n") if loc.line else ""
+    source = source_line(loc.file, loc.line)
     if source:
         width = max(1, min(loc.end_col, len(source) + 1) - loc.col)
         gutter = f"{loc.line:5d} | "

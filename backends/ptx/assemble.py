@@ -108,7 +108,9 @@ def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) ->
                 process.kill()
                 return 1, f"ptxas fatal   : gave no result within {TIMEOUT} s", b""
         cubin = result.read_bytes() if result.exists() else b""
-    return process.returncode, output, cubin
+    # Python takes the exit code of any process for 0 where SIGCHLD is ignored, as some programs start others.
+    failed = not cubin and (ERROR.search(output) or FATAL.search(output))
+    return process.returncode or int(bool(failed)), output, cubin
 
 
 def _environment() -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Finding ptxas and nvdisasm, and naming their versions cheaply for the cache key."""
+"""Find ptxas and nvdisasm, and identify what compiles for the cache key."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from tiledsl.errors import ToolNotFoundError
@@ -45,11 +47,10 @@ class Tool:
             raise ToolNotFoundError(f"{message} NVIDIA has none for macOS. {WITHOUT}")
         raise ToolNotFoundError(f"{message} Run 'pip install {self.wheel}', or set {self.env} to its path")
 
-    def version(self) -> str:
-        """What distinguishes this build from another: path, size and time of change. Starts no process."""
-        path = self.path()
-        stat = path.stat()
-        return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+    def content(self) -> str:
+        """Return a digest of the program, or "" if its file does not say what it does: it is a script, say, which runs
+        another program with options of its own. Starts no process."""
+        return _content(str(self.path()))
 
     def release(self) -> str:
         """What ``--version`` says, as "Cuda compilation tools, release 13.0, V13.0.88"."""
@@ -63,15 +64,50 @@ NVDISASM = Tool("nvdisasm", "TILEDSL_NVDISASM", "nvidia-cuda-nvdisasm")
 
 
 def tool_versions() -> tuple[tuple[str, str], ...]:
-    """What the result of `build` depends on besides the compiler's own sources: the cache hashes this.
+    """Return what the result of `build` depends on besides the compiler's own sources: the cache hashes this.
 
-    Well under a millisecond after the first call; raises ToolNotFoundError without ptxas.
+    ptxas counts by its content, and by its path, since a program may depend on its name. The library of llvmlite, which
+    has 170 MB, counts by version, path, size, and time of change.
+
+    The first call hashes ptxas, in 35 ms; later ones look at its status. Raises ToolNotFoundError without ptxas.
     """
-    return (("ptxas", PTXAS.version()), ("llvmlite", _llvmlite_version()))
+    return (("ptxas", f"{PTXAS.path()}, sha256 {PTXAS.content()}"), ("llvmlite", _llvmlite()))
+
+
+_CONTENTS: dict[tuple[str | int, ...], str] = {}
+ELF = b"\x7fELF"
+"""The first bytes of an executable of Linux."""
+
+
+def _content(path: str) -> str:
+    """Return a digest of an ELF file, or "" for any other. It is remembered in this process while the file's status
+    stays."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            times = status.st_mtime_ns, status.st_ctime_ns
+            key = (path, status.st_dev, status.st_ino, status.st_size, *times)
+            if key not in _CONTENTS:
+                own = file.read(len(ELF)) == ELF
+                file.seek(0)
+                _CONTENTS[key] = hashlib.file_digest(file, "sha256").hexdigest() if own else ""
+    except OSError:  # it can be executed and not read
+        return ""
+    return _CONTENTS[key]
 
 
 @cache
-def _llvmlite_version() -> str:
+def _llvmlite() -> str:
+    found = find_spec("llvmlite")
+    folder = Path(found.origin).parent / "binding" if found is not None and found.origin else Path()
+    files = [file for file in sorted(folder.glob("*llvmlite.*")) if file.suffix in (".so", ".dylib", ".dll")]
+    stats = [(file, file.stat()) for file in files]
+    return ", ".join([llvmlite_version(), *(f"{file}:{stat.st_size}:{stat.st_mtime_ns}" for file, stat in stats)])
+
+
+@cache
+def llvmlite_version() -> str:
+    """Raises ToolNotFoundError where it is not installed."""
     try:
         return metadata.version("llvmlite")
     except metadata.PackageNotFoundError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from collections.abc import Callable
@@ -13,17 +12,9 @@ from typing import Any
 import pytest
 
 from tests.unit.cache_faults import ENTRY, failing, one_warning
-from tests.unit.pickled_kernels import doubled
-from tiledsl.backends.protocol import Resources
 from tiledsl.compilation import cache as cache_module
-from tiledsl.compilation.cache import DiskCache, disk_cache
-from tiledsl.compilation.compiled import Image
-from tiledsl.compilation.compiler import compile_kernel
-from tiledsl.compilation.fingerprint import entry_key
+from tiledsl.compilation.cache import DiskCache
 from tiledsl.errors import CacheError
-from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.types import F32, I32
-from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 
 @pytest.fixture
@@ -190,57 +181,3 @@ def test_a_cut_entry_counts_as_absent(cache: DiskCache, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     with pytest.warns(RuntimeWarning, match="is damaged"):
         assert cache.load("a") is None
-
-
-# -- what an entry holds ---------------------------------------------------------------------------------
-
-HEADER_FAULTS: list[tuple[str, Any]] = [
-    ("name", "other"), ("name", 5), ("arch", "sm_80"), ("arch", None), ("threads", "ab"), ("threads", ["a"]),
-    ("threads", [-1]), ("threads", [1.0]), ("threads", [True]), ("shared_bytes", "1"), ("shared_bytes", -1),
-    ("grid", ["__import__('os')"]), ("grid", 5), ("abi", [["pointer"]]), ("abi", None), ("written", 5),
-    ("resources", {}), ("resources", {"x": 1}), ("tensor_maps", ["x"]), ("cluster", [1]), ("cluster", None),
-]  # fmt: skip
-
-
-NONSENSE = [
-    b"", b"\0\0\0", b"{}", b"{}\0\0\0", b"not json\0\0\0", b"[" * 100_000 + b"\0\0\0", b"null\0\0\0", b"{}\0\xff\0\0",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("content", NONSENSE, ids=range(len(NONSENSE)))
-def test_nonsense_is_no_image(content: bytes) -> None:
-    assert Image.from_bytes(content) is None
-
-
-@pytest.mark.parametrize(("field", "value"), HEADER_FAULTS)
-def test_an_image_of_nonsense_is_compiled_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, value: Any
-) -> None:
-    """Although the checksum and the key of the entry are right."""
-    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("tiledsl.compilation.compiler.build", lambda *given: image)
-    image = _image()
-    stored = disk_cache()
-    assert stored is not None
-    monkeypatch.setattr("tiledsl.compilation.compiler.disk_parts", lambda *given: {"a": "b"})
-    key = entry_key({"a": "b"})
-    stored.store(key, image.to_bytes())
-    assert _compiled().cached
-    header, stages = image.to_bytes().split(b"\0", 1)
-    stored.store(key, json.dumps({**json.loads(header), field: value}).encode() + b"\0" + stages)
-    assert not _compiled().cached
-    assert _compiled().cached  # stored again
-
-
-def _image() -> Image:
-    resources = Resources(8, 0, 0, 0, 0, 32, 16, "threads", 1.0)
-    abi = (AbiArg("pointer", "X", F32, dims=("N",)), AbiArg("extent", "N", I32))
-    return Image(
-        "doubled", "sm_90a", "llvm", "ptx", b"cubin", resources,
-        abi=abi, grid=("N",), threads=(32,), shared_bytes=0, written=("X",),
-    )  # fmt: skip
-
-
-def _compiled() -> Any:
-    spec = Specialization((("X", GlobalSpec(F32, 0, 16)),), ())
-    return compile_kernel(doubled.signature, spec, "sm_90a", doubled.builds.meaning())

@@ -405,8 +405,7 @@ def test_a_grid_may_depend_on_the_number_of_processors() -> None:
 def test_what_a_launch_needs_survives_the_disk_cache() -> None:
     from tiledsl.backends.protocol import Resources
 
-    names = [f.name for f in dataclasses.fields(Resources)]
-    resources: Any = Resources(**dict.fromkeys(names, 0))
+    resources = Resources(32, 0, 0, 0, 1024, 384, 1, "threads", 1.0)
     maps = (MAP, TensorMap("C", (2, 1, 0), (32, 64, 1), 64))
     image = Image(
         "k", "sm_90a", "llvm", "ptx", b"cubin", resources,

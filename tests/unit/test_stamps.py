@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.collect import collect
 from tiledsl.inspect.report.measure import Run, lowered_run, read_run
+from tiledsl.inspect.report.measure import measured as part_measured
+from tiledsl.inspect.report.places import Places
 from tiledsl.inspect.report.trace import trace_events
 
 HOPPER = Path(__file__).parents[2] / "examples" / "gemm" / "hopper_fastest.py"
@@ -149,7 +152,17 @@ def test_the_file_of_a_run(measured: tuple[Run, Timeline], tmp_path: Path) -> No
         collect(kernel, "sm_90a", {**FORMATS, "GROUP": 4}, [], measured[0])
     with pytest.raises(UsageError, match="of hopper_fastest for sm_90"):
         collect(kernel, "sm_90a", FORMATS, [], replace(measured[0], arch="sm_90", code="0"))
-    for text in ("", "[]", '{"schema": "tiledsl.stamps/1"}', '{"schema": "other/1"}'):
+    run = replace(measured[0], records=[[(10**6, 1, 1)] * 2] * 12)
+    with pytest.raises(UsageError, match="the stamps are of no run of hopper_fastest"):
+        part_measured(kernel, "sm_90a", FORMATS, run, (), (), Places())
+    fields = json.loads(measured[0].to_json())
+    wrong = [
+        *({"us": us} for us in ([1.0], [float("nan"), 1.0], [-1.0, 1.0], [float("inf"), 1.0], ["1", 1.0], None, 3)),
+        *({name: None} for name in fields),
+        *({"sizes": [1]}, {"sizes": {"M": 4}}, {"same": 1}, {"records": [[[1, 2.5, 3]]]}),
+    ]  # fmt: skip
+    texts = [json.dumps({**fields, **change}) for change in wrong]
+    for text in ("", "[" * 100_000, "[]", '{"schema": "tiledsl.stamps/1"}', '{"schema": "other/1"}', *texts):
         file.write_text(text)
         with pytest.raises(UsageError, match=r"has no stamps of this version, tiledsl.stamps/1\n  fix: give"):
             read_run(str(file))

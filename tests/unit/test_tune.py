@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tiledsl.__main__ import main
 from tiledsl.errors import TileError
 from tiledsl.inspect.contenders import Operands
 from tiledsl.inspect.loading import load_kernel
-from tiledsl.tune import command
+from tiledsl.tune import command, records
 from tiledsl.tune.products import Task, open_builder, size_of
 from tiledsl.tune.records import Records
 from tiledsl.tune.search import search
@@ -237,11 +237,65 @@ def test_a_damaged_record_is_skipped_and_what_follows_is_whole(tmp_path: Path, d
     file = tmp_path / "r.jsonl"
     Records(file, SETTING).add("4x4x4", {"T": 4}, TIMED)
     file.write_bytes(damage(file.read_bytes()))
-    records = Records(file, SETTING)
-    assert records.skipped == {"damaged": 1} and records.find("4x4x4", {"T": 4}) is None
-    records.add("4x4x4", {"T": 8}, TIMED)
+    found = Records(file, SETTING)
+    assert found.skipped == {"damaged": 1} and found.find("4x4x4", {"T": 4}) is None
+    found.add("4x4x4", {"T": 8}, TIMED)
     again = Records(file, SETTING)
     assert again.skipped == {"damaged": 1} and again.find("4x4x4", {"T": 8}) == TIMED
+
+
+WRONG_RESULTS: list[Any] = [
+    None, [], "timed", {}, {"outcome": "timed"}, {"outcome": "tamed", "us": 1.0}, {"outcome": []}, {"outcome": "hung"},
+    {"outcome": "hung", "reason": 3},
+    *({"outcome": "timed", "us": us} for us in (0, -1.0, float("nan"), float("inf"), "3", None, True, 10**400)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [
+    *({"result": result} for result in WRONG_RESULTS),
+    *({name: None} for name in ("kernel", "code", "device", "toolchain", "product", "consts", "version")),
+    {"consts": [1]}, {"product": 4},
+])  # fmt: skip
+def test_a_wrong_record_with_a_right_checksum_is_skipped(tmp_path: Path, change: Any) -> None:
+    file = tmp_path / "r.jsonl"
+    good = {**SETTING, "product": "4x4x4", "consts": {"T": 4}, "result": TIMED}
+    lines = [records._line(good), records._line({**good, **change})]
+    lines.append(records._line({name: value for name, value in good.items() if name not in change}))
+    file.write_text("\n".join(lines) + "\n")
+    found = Records(file, SETTING)
+    assert found.skipped.total() == (2 if change.keys() & good.keys() else 1)
+    assert found.find("4x4x4", {"T": 4}) == TIMED and len(found._known) == 1
+
+
+def test_mutated_records_are_never_used(tmp_path: Path) -> None:
+    file, chance = tmp_path / "r.jsonl", random.Random(7)
+    Records(file, SETTING).add("4x4x4", {"T": 4}, TIMED)
+    good = file.read_bytes()
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data) - 1)] = chance.choice(b'"{}[]:,\\019aeN \n\r\xff')
+        file.write_bytes(data)
+        found = Records(file, SETTING)
+        assert all(result == TIMED for result in found._known.values())
+        assert found._known == {} or json.loads(data) == json.loads(good)
+
+
+def test_many_records_of_others_are_not_read_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even as JSON, but those that have other spaces than the tuner writes."""
+    file = tmp_path / "r.jsonl"
+    for number in range(3):
+        Records(file, {**SETTING, "kernel": f'other "{number % 2}"'}).add("4x4x4", {"T": 4}, TIMED)
+    Records(file, SETTING).add("4x4x4", {"T": 4}, TIMED)
+    file.write_text(file.read_text() + json.dumps({"kernel": "spaced"}, separators=(",", ":")) + "\n")
+    read: list[bytes] = []
+    record = records._record
+    monkeypatch.setattr(records, "_record", lambda line: read.append(line) or record(line))
+    found = Records(file, SETTING)
+    assert len(read) == 2 and found.find("4x4x4", {"T": 4}) == TIMED
+    assert found.skipped == {
+        'of another kernel (other "0", here k)': 2, 'of another kernel (other "1", here k)': 1, "damaged": 1,
+    }  # fmt: skip
 
 
 def test_records_of_another_setting_are_skipped(tmp_path: Path) -> None:
@@ -259,7 +313,7 @@ def test_records_of_another_setting_are_skipped(tmp_path: Path) -> None:
 def test_records_that_cannot_be_written_or_read(tmp_path: Path) -> None:
     with pytest.raises(TileError, match=r"cannot write .*\n  fix: give another --records"):
         Records(tmp_path / "missing" / "r.jsonl", SETTING).add("4x4x4", {"T": 4}, TIMED)
-    with pytest.raises(TileError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(TileError, match=r"cannot read .*: expected a file, got a folder"):
         Records(tmp_path, SETTING)
 
 
@@ -341,7 +395,9 @@ def test_without_a_gpu_it_says_so(file: Path) -> None:
     [
         (["missing.py"], "there is no Python file missing.py"),
         ([f"{ROOT}/examples/gemm/naive.py"], "naive has no search space"),
-        ([f"{ROOT}/examples/gemm/naive.py", "--limit", "0"], "--limit is above 0"),
+        ([f"{ROOT}/examples/gemm/naive.py", "--limit", "0"], "--limit is a time above 0"),
+        ([f"{ROOT}/examples/gemm/naive.py", "--limit", "nan"], "got nan"),
+        ([f"{ROOT}/examples/gemm/naive.py", "--limit", "inf"], "got inf"),
         ([f"{ROOT}/examples/gemm/shared_tiled.py", "T=8", "--sizes", "2x4x4x4"], "shared_tiled takes no batch"),
         ([f"{ROOT}/examples/gemm/shared_tiled.py", "T=8", "--build", "sm_1", "--kernels", "x"], "sm_1"),
     ],
@@ -351,8 +407,14 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     assert message in capsys.readouterr().err
 
 
+def _ignore_interrupts() -> None:
+    """As nohup, and the shell for a background job of a script, start a program."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def test_an_interruption_loses_nothing(file: Path) -> None:
-    """Ctrl-C ends all processes of the tuner, and what was known is on disk."""
+    """SIGINT ends all processes of a tuner that was started with it ignored, and what was known is on disk."""
     text = f"""
 import argparse
 from tests.unit.tune_stubs import open_stub
@@ -361,12 +423,18 @@ from pathlib import Path
 tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1,2,4", "--sizes", "64")
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    tuner = subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True)
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=_ignore_interrupts,
+    )  # fmt: skip
     assert tuner.stdout is not None
-    lines: list[str] = []
+    children: list[int] = []
     for line in tuner.stdout:
-        lines.append(line)
         if line.startswith("[2/18"):
+            listed = subprocess.run(["ps", "-eo", "ppid=,pid="], capture_output=True, text=True, check=True).stdout
+            pairs = [tuple(map(int, row.split())) for row in listed.splitlines()]
+            children = [pid for parent, pid in pairs if parent == tuner.pid]
+            tuner.send_signal(signal.SIGHUP)  # stays ignored
             tuner.send_signal(signal.SIGINT)
             break
     rest = tuner.stdout.read()
@@ -375,6 +443,51 @@ tune(Path({str(file)!r}), "T=4,8,16,20,24,28", "U=1,2,4", "--sizes", "64")
     assert known is not None and "the same command goes on from there" in rest
     written = (file.parent / "records.jsonl").read_text()
     assert len(written.splitlines()) == int(known[1]) >= 2 and written.endswith("\n")
-    time.sleep(0.1)
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(file) not in left
+    assert len(children) == 2, "one builds, one times"
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+INTERRUPTED = """
+import os, signal
+from tiledsl.tune.interruptions import held, interruptible, use_default_signals
+number = getattr(signal, {name!r})
+before, done = signal.getsignal(number), []
+try:
+    with interruptible():
+        try:
+            with held():
+                os.kill(os.getpid(), number)
+                done.append("held")
+            done.append("not stopped")
+        finally:
+            os.kill(os.getpid(), number)
+            done.append("ended")
+except KeyboardInterrupt:
+    done.append("interrupted")
+assert signal.getsignal(number) == before
+print(*done, flush=True)
+use_default_signals()
+os.kill(os.getpid(), number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "ignored", "expected"),
+    [
+        ("SIGINT", False, "held ended interrupted"),
+        ("SIGINT", True, "held ended interrupted"),
+        ("SIGTERM", True, "held ended interrupted"),
+        ("SIGHUP", False, "held ended interrupted"),
+        ("SIGHUP", True, "held not stopped ended"),
+    ],
+)
+def test_a_signal_stops_the_tuner_once_and_outside_what_is_held(name: str, ignored: bool, expected: str) -> None:
+    """A later signal does not disturb the end; a process that the tuner starts has default signals."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(name=name)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_IGN if ignored else signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.returncode) == (expected, -getattr(signal, name)), done.stderr

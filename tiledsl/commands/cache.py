@@ -146,7 +146,10 @@ def _target(entry: Entry) -> str:
 
 
 def _date(entry: Entry) -> str:
-    return datetime.fromtimestamp(entry.used).isoformat(" ", "seconds")
+    try:
+        return datetime.fromtimestamp(entry.used).isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):  # a damaged file system has dates beyond the year 9999
+        return "a time that is no date"
 
 
 def _cut(text: str) -> str:

@@ -11,6 +11,7 @@ import platform
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.backends.ptx.tools import NVDISASM, PTXAS, Tool
-from tiledsl.errors import LocatedError, TileError
+from tiledsl.errors import LocatedError, TileError, ToolNotFoundError
 from tiledsl.inspect.arguments import add_json, print_json
 from tiledsl.inspect.versions import version
 
@@ -210,4 +211,8 @@ def _cache() -> str:
     existing = next(folder for folder in (cache.folder, *cache.folder.parents) if folder.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise TileError(f"{existing} cannot be written\n  fix: {FIX}")
-    return f"{cache.folder}: {entries} kernels, {size / 2**20:.1f} of at most {cache.limit / 2**20:.0f} MiB"
+    found = f"{cache.folder}: {entries} kernels, {size / 2**20:.1f} of at most {cache.limit / 2**20:.0f} MiB"
+    with suppress(ToolNotFoundError):
+        if not PTXAS.content():
+            return f"{found}; kernels of {PTXAS.path()} are not kept: it is not an ELF executable"
+    return found

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tiledsl.arch import target_named
 from tiledsl.errors import UsageError
+from tiledsl.files import read_text
 from tiledsl.inspect.arguments import add_arch, add_json, checked_arch, print_json
 
 
@@ -54,7 +55,8 @@ def _read(file: str) -> tuple[str, str]:
     if file == "-":
         return sys.stdin.read(), "<stdin>"
     try:
-        return Path(file).read_text(encoding="utf-8"), file
+        return read_text(Path(file)), file
     except (OSError, UnicodeDecodeError) as error:
         fix = "pass a text file, or - for the standard input"
-        raise UsageError(f"cannot read {file}: {error}\n  fix: {fix}") from error
+        why = error.strerror or error if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read {file}: {why}\n  fix: {fix}") from error

@@ -26,19 +26,23 @@ import stat
 import time
 import warnings
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tiledsl.errors import CacheError
+from tiledsl.numerals import count_of
 
-MAGIC = b"tiledsl cache 5\n"
+T = TypeVar("T")
+MAGIC = b"tiledsl cache 6\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
 MOST_NOTE = 1 << 16
+MOST_CONTENT = 1 << 28
+"""Bytes of an entry, compressed or not. A kernel has some hundred thousand."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DRAFT_SECONDS = 3600
 """Age at which an unfinished file is taken to be from a process that died."""
@@ -66,15 +70,15 @@ def disk_cache() -> DiskCache | None:
     if os.environ.get("TILEDSL_CACHE", "1") == "0" or not SUPPORTED:
         return None
     text = os.environ.get("TILEDSL_CACHE_SIZE", str(DEFAULT_SIZE))
-    if not text.isdecimal() or len(text) > 18:
+    if (size := count_of(text)) is None:
         message = f"TILEDSL_CACHE_SIZE is {text!r}; expected a number of bytes, such as {DEFAULT_SIZE}"
         raise CacheError(f"{message}\n  fix: give it in bytes, or leave it out")
     named = os.environ.get("TILEDSL_CACHE_DIR")
     base = os.path.expanduser(named or "~/.cache/tiledsl")
     if base.startswith("~") or not (named or os.path.isabs(base)):
-        _warn(f"no home folder is known, so that no compiled kernel is kept\n  fix: {FIX}")
+        warn_once(f"no home folder is known, so that no compiled kernel is kept\n  fix: {FIX}")
         return None
-    return DiskCache(Path(base) / "kernels", int(text))
+    return DiskCache(Path(base) / "kernels", size)
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,19 @@ class DiskCache:
         self.folder, self.limit = folder, limit
 
     def load(self, key: str) -> bytes | None:
-        """The content of an entry, or None. One that is damaged or not the user's own is removed with a warning."""
+        """Return the content of an entry, or None if there is none, as `read` with what it is."""
+        return self.read(key, bytes)
+
+    def read(self, key: str, read: Callable[[bytes], T | None]) -> T | None:
+        """Return what `read` makes of the content of an entry, or None if there is none.
+
+        One that is damaged or not the user's own, or of which `read` makes nothing, is removed with a warning.
+        """
         try:
             with self._opened() as folder:
-                return None if folder is None else self._read(folder, key)
+                return None if folder is None else self._read(folder, key, read)
         except CacheError as error:
-            _warn(f"{error}\n{WITHOUT}")
+            warn_once(f"{error}\n{WITHOUT}")
             return None
 
     def store(self, key: str, content: bytes, note: Mapping[str, Any] = NOTHING) -> None:
@@ -114,7 +125,7 @@ class DiskCache:
                 self._publish(folder, key, json.dumps({**note}).encode() + b"\0" + packed(content))
                 self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
-            _warn(f"{error}\n{WITHOUT}")
+            warn_once(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
         """Remove all entries and return their number. Raises CacheError if one cannot be removed."""
@@ -184,11 +195,11 @@ class DiskCache:
         if left:
             raise CacheError(f"{message}, and {left[0]} in it cannot be removed\n  fix: {FIX}")
         os.fchmod(folder, stat.S_IRWXU)
-        _warn(f"{message}; it was closed and emptied", UserWarning)
+        warn_once(f"{message}; it was closed and emptied", UserWarning)
 
     # -- entries -----------------------------------------------------------------------------------------
 
-    def _read(self, folder: int, key: str) -> bytes | None:
+    def _read(self, folder: int, key: str, read: Callable[[bytes], T | None]) -> T | None:
         name = key + SUFFIX
         try:
             found = _read_own(folder, name)
@@ -197,10 +208,11 @@ class DiskCache:
         problem = "not a file of yours"
         if found is not None:
             head, content = found[:HEAD], found[HEAD:]
-            if head == _head(key, content):
-                return zlib.decompress(content.partition(b"\0")[2])
+            whole = unpacked(content.partition(b"\0")[2]) if head == _head(key, content) else None
+            if whole is not None and (made := read(whole)) is not None:
+                return made
             problem = "damaged"
-        _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
+        warn_once(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
         _remove(folder, name)
         return None
 
@@ -235,6 +247,16 @@ def packed(content: bytes) -> bytes:
     return zlib.compress(content, 1)
 
 
+def unpacked(content: bytes) -> bytes | None:
+    """Return what `packed` got; None for anything else."""
+    inflate = zlib.decompressobj()
+    try:
+        found = inflate.decompress(content, MOST_CONTENT)
+    except zlib.error:
+        return None
+    return found if inflate.eof and not inflate.unused_data else None
+
+
 def _head(key: str, content: bytes) -> bytes:
     """The first bytes of a file: the format, and the checksum of key and content."""
     return MAGIC + hashlib.sha256(key.encode() + b"\n" + content).digest()
@@ -250,7 +272,7 @@ def _remove(folder: int, name: str) -> None:
 
 def _read_own(folder: int, name: str) -> bytes | None:
     """The content of a file of the folder; None unless it is a file of the user with one name, which nobody else can
-    write. Raises FileNotFoundError."""
+    write, and not too long. Raises FileNotFoundError."""
     try:
         file = os.open(name, ENTRY, dir_fd=folder)
     except OSError as error:
@@ -260,7 +282,7 @@ def _read_own(folder: int, name: str) -> bytes | None:
     try:
         status = os.fstat(file)
         plain = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not plain or status.st_uid != os.getuid() or status.st_nlink > 1:
+        if not plain or status.st_uid != os.getuid() or status.st_nlink > 1 or status.st_size > MOST_CONTENT:
             return None
         with suppress(OSError):  # a read-only file system: the entry itself is good
             os.utime(file)  # the date of last use, for eviction
@@ -307,8 +329,8 @@ def _empty(folder: int) -> tuple[int, list[str]]:
     return removed, left
 
 
-def _warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn once in a process for each message."""
+def warn_once(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn once per process about each message."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, category, stacklevel=2)

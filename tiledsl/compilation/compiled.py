@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from tiledsl import html
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.compilation.stages import Stages
-from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.expr import parse_expr
+from tiledsl.ir.abi import AbiArg, ArgKind
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import DTYPES
 from tiledsl.signatures.signature import GlobalSpec
@@ -80,12 +80,43 @@ class Image(Binary):
             values = json.loads(header)
             values |= {name: read(values[name]) for name, read in READERS.items()}
             image = cls(**values, llvm=llvm.decode(), ptx=ptx.decode(), cubin=cubin)
-            whole = image.to_bytes() == content
+            return image if image.to_bytes() == content and _is_typed(image) else None
         except Exception:
             return None
-        counts = (*image.threads, *image.cluster, image.shared_bytes, image.resources.threads)
-        fits = len(image.cluster) == 3 and all(type(n) is int and n >= 0 for n in counts)
-        return image if whole and fits else None
+
+
+def _names(expr: Expr) -> set[str]:
+    """Return the names that an expression reads."""
+    if isinstance(expr, BinExpr):
+        return _names(expr.a) | _names(expr.b)
+    return {expr} if isinstance(expr, str) else set()
+
+
+def _is_typed(image: Image) -> bool:
+    """Return whether all fields have values of the right types, and numbers that a kernel can have."""
+    used = image.resources
+    arguments = [text for arg in image.abi for text in (arg.name, arg.kind)]
+    texts = [image.name, image.arch, *image.grid, *image.written, *arguments]
+    dims = [dim for arg in image.abi for dim in arg.dims]
+    counts = [*image.threads, *image.cluster]
+    values = {PROCESSORS, *(arg.name for arg in image.abi if arg.kind in ("extent", "scalar"))}
+    sizes = [image.shared_bytes, *(getattr(used, f.name) for f in fields(used) if f.type == "int")]
+    return (
+        all(type(text) is str for text in texts)
+        and all(type(count) is int and 0 < count < 1 << 31 for count in counts)
+        and all(type(size) is int and 0 <= size < 1 << 31 for size in sizes)
+        and all(type(arg.axis) is int and -1 <= arg.axis < 64 for arg in image.abi)
+        and all(dim in values if isinstance(dim, str) else type(dim) is int and dim >= 0 for dim in dims)
+        and all(arg.kind in get_args(ArgKind) for arg in image.abi)
+        and 1 <= len(image.threads) <= 3
+        and 1 <= len(image.grid) <= 3
+        and all(_names(parse_expr(text)) <= values for text in image.grid)
+        and len(image.cluster) == 3
+        and type(used.limiter) is str
+        and type(used.occupancy) is float
+        and 0 <= used.occupancy <= 1
+        and type(image.dependent) is bool
+    )
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

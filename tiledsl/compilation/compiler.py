@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import threading
 import warnings
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from weakref import WeakSet
 from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compilation import fingerprint
-from tiledsl.compilation.cache import disk_cache
+from tiledsl.compilation.cache import WITHOUT, disk_cache, warn_once
 from tiledsl.compilation.compiled import Compiled, Image
 from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower
 from tiledsl.compilation.stages import label_of
@@ -148,7 +149,12 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     # Not kept if something that the kernel reads, or a tool, changed during the compilation.
     if cache is not None and parts and parts == disk_parts(signature, spec, arch, meaning) and meaning.holds():
         note = {"name": signature.name, "label": label_of(signature.name, spec), "parts": parts}
-        cache.store(fingerprint.entry_key(parts), image.to_bytes(), note)
+        key = fingerprint.entry_key(parts)
+        content = sealed(image, key)
+        if unsealed(content, key, signature, spec, arch) is None:
+            _warn_unkept(signature, "its cubin is not one that can be checked when it is loaded")
+        else:
+            cache.store(key, content, note)
     return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
 
 
@@ -156,11 +162,40 @@ def load_kernel(signature: Signature, spec: Specialization, arch: str, meaning: 
     """The build from the disk cache, if it is there. Raises CacheError for invalid settings of the cache."""
     cache = disk_cache()
     parts = disk_parts(signature, spec, arch, meaning) if cache is not None else {}
-    content = cache.load(fingerprint.entry_key(parts)) if cache is not None and parts else None
-    image = Image.from_bytes(content) if content is not None else None
-    if image is None or (image.name, image.arch) != (signature.name, arch):
+    if cache is None or not parts:
+        return None
+    key = fingerprint.entry_key(parts)
+    image = cache.read(key, lambda content: unsealed(content, key, signature, spec, arch))
+    if image is None:
         return None
     return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
+
+
+def sealed(image: Image, key: str) -> bytes:
+    """Return the bytes of an image for a file that is called `key`."""
+    content = image.to_bytes()
+    return _seal(key, content) + content
+
+
+def _seal(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\n" + content).digest()
+
+
+def unsealed(content: bytes, key: str, signature: Signature, spec: Specialization, arch: str) -> Image | None:
+    """Return the image that `sealed` wrote. None if it is not one of this specialization, or its code is not that of
+    its PTX: whoever wrote that had a fault, however right a checksum is."""
+    from tiledsl.backends.ptx.cubin import is_cubin_of
+
+    size = len(_seal("", b""))
+    rest = content[size:]
+    image = Image.from_bytes(rest) if _seal(key, rest) == content[:size] else None
+    if image is None or (image.name, image.arch) != (signature.name, arch):
+        return None
+    tensors = [(arg.name, arg.dtype) for arg in image.abi if arg.kind == "pointer"]
+    named = {name for name, _ in tensors}
+    fits = tensors == [(name, tensor.dtype) for name, tensor in spec.tensors if tensor is not None]
+    known = named.issuperset((*image.written, *(each.tensor for each in image.tensor_maps)))
+    return image if fits and known and is_cubin_of(image, image.block) else None
 
 
 _WARNED: WeakSet[Any] = WeakSet()
@@ -170,12 +205,19 @@ def disk_parts(signature: Signature, spec: Specialization, arch: str, meaning: M
     """What the key in the disk cache is made of; nothing for a kernel that cannot be kept there, with one warning."""
     try:
         return fingerprint.entry_parts(signature, spec, arch, meaning)
-    except fingerprint.NotUnderstood as found:
-        if signature.fn not in _WARNED:
-            _WARNED.add(signature.fn)
-            message = f"{signature.name}() is compiled anew by each process: {found}"
-            warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
+    except fingerprint.UnknownTool as found:
+        warn_once(f"{found}\n  fix: set TILEDSL_PTXAS to the program that it runs\n{WITHOUT}")
         return {}
+    except fingerprint.NotUnderstood as found:
+        _warn_unkept(signature, str(found))
+        return {}
+
+
+def _warn_unkept(signature: Signature, why: str) -> None:
+    if signature.fn not in _WARNED:
+        _WARNED.add(signature.fn)
+        message = f"{signature.name}() is compiled anew by each process: {why}"
+        warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
 
 
 def build(signature: Signature, spec: Specialization, arch: str, *, stamps: bool = False) -> Image:

@@ -1,7 +1,7 @@
 """The key of a compiled kernel on disk: a hash of everything that its code depends on.
 
 That is the kernel's meaning (`tiledsl.meaning`: its source and everything that it reaches), the specialisation, the
-target, the compiler's own sources, Python, and the versions of the tools. The IR is not part of it, so that a lookup
+target, the compiler's own sources, Python, and the content of the tools. The IR is not part of it, so that a lookup
 does not run the compiler.
 """
 
@@ -24,6 +24,10 @@ from tiledsl.signatures.source import checked_source
 
 class NotUnderstood(Exception):  # noqa: N818 - not an error: the kernel is compiled without the disk cache
     """The kernel depends on something that cannot be hashed. The message says what, and why."""
+
+
+class UnknownTool(NotUnderstood):
+    """No kernel can be kept: what compiles them cannot be hashed."""
 
 
 Parts = dict[str, str]
@@ -85,9 +89,12 @@ def _understood(meaning: Meaning, what: str = "") -> bytes:
 
 
 def _compiler_parts() -> Parts:
-    """The sources of tiledsl, this build of Python, and the backend's tools."""
-    from tiledsl.backends.ptx.tools import tool_versions
+    """The sources of tiledsl, this build of Python, and the backend's tools. Raises UnknownTool."""
+    from tiledsl.backends.ptx.tools import PTXAS, tool_versions
 
+    if not PTXAS.content():
+        why = "is not an ELF executable, so what it does may change while the file does not"
+        raise UnknownTool(f"{PTXAS.path()} {why}")
     python = sys.implementation.cache_tag, sys.version, sys.platform, sys.flags.optimize
     return {"Python": repr(python), **dict(tool_versions()), "sources of tiledsl": sources_key().hex()}
 

@@ -28,9 +28,14 @@ def build_all(jobs: Sequence[Job]) -> None:
         count = min(len(missing), len(os.sched_getaffinity(0)))
         own, *shares = (missing[i::count] for i in range(count))
         workers = [_started(share) for share in shares]
-        _build(own)
-        for worker in workers:
-            worker.wait()
+        try:
+            _build(own)
+            for worker in workers:
+                worker.wait()
+        finally:
+            for worker in workers:  # still running only if this process was interrupted, or failed
+                worker.kill()
+                worker.wait()
     _build(jobs)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from tiledsl.arch import TARGETS
 from tiledsl.errors import DeviceError
 from tiledsl.gemm.sharded import Copy, Layout
+from tiledsl.numerals import seconds_of
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.specialize import Called, argument_error
 
@@ -40,11 +41,11 @@ WORDS, MASK = 3, 0xFFFFFFFF
 
 def _timeout() -> float:
     text = os.environ.get("TILEDSL_PEER_TIMEOUT", "600")
-    try:
-        return min(max(float(text), 0.0), LONGEST)
-    except ValueError:
-        message = f"TILEDSL_PEER_TIMEOUT is {text!r}\n  fix: set it to a number of seconds, or unset it"
-        raise DeviceError(message) from None
+    seconds = seconds_of(text)
+    if seconds is None or seconds > LONGEST:
+        message = f"TILEDSL_PEER_TIMEOUT is {text!r}; expected seconds above 0, at most {LONGEST:g}"
+        raise DeviceError(f"{message}\n  fix: set it to such a number, or unset it")
+    return seconds
 
 
 class Segments:

@@ -42,6 +42,7 @@ from tiledsl.inspect.contenders import (
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.plots import Roof, ladder, roofline, table
 from tiledsl.inspect.timing import Clocks, RoundTimes, buffer_sets, interleave, quartiles
+from tiledsl.numerals import is_time
 from tiledsl.runtime.driver import Driver, driver
 
 LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
@@ -85,6 +86,9 @@ def parse_size(text: str) -> tuple[int, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Time and print."""
+    if arguments.rounds < 1 or not (arguments.seconds is None or is_time(arguments.seconds)):
+        given = f"{arguments.rounds} and {arguments.seconds}"
+        raise UsageError(f"bench: --rounds is 1 or more, --seconds a time above 0; got {given}\n  fix: leave them out")
     contenders = [read_contender(text) for text in arguments.kernels]
     format = format_of(contenders, arguments.format)
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):

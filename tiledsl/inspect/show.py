@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tiledsl.errors import AssemblerError, CompileError, Loc, ToolNotFoundError
+from tiledsl.files import source_line
 from tiledsl.inspect.source_lines import READERS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def render(text: str, stage: str, *, color: bool, source: bool = True, width: in
 def _margin(source: Loc, main: str, width: int) -> str:
     """Number and text of a Python line; the file's name where it is not `main`."""
     place = f"{source.line:4d}" if source.file == main else f"{Path(source.file).name}:{source.line}"
-    text = f"{place} {linecache.getline(source.file, source.line).strip()}"
+    text = f"{place} {source_line(source.file, source.line).strip()}"
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

@@ -116,7 +116,7 @@ class Clocks:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            self._process.terminate()
+            self._process.kill()  # SIGTERM may be ignored, as this process was started
             self._process.wait()
 
     def _read(self) -> None:

@@ -17,6 +17,8 @@ from tiledsl.ir.types import I32, I64, DType, GlobalType, PtrType, Type
 INDEX32_LIMIT = 2**31 - 2**20
 """Extents, strides and offsets below this fit in 31 bits with room for the tiles that reach past an edge."""
 
+ArgKind = Literal["pointer", "extent", "stride", "scalar", "tensor_map"]
+
 
 @dataclass(frozen=True, slots=True)
 class AbiArg:
@@ -29,7 +31,7 @@ class AbiArg:
     `name`. `dtype` is what is passed, except for pointers (8 bytes) and tensor maps (128 bytes).
     """
 
-    kind: Literal["pointer", "extent", "stride", "scalar", "tensor_map"]
+    kind: ArgKind
     name: str
     dtype: DType
     axis: int = -1

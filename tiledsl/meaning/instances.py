@@ -50,6 +50,8 @@ def _walk_class(walk: Walk, cls: type) -> None:
                 continue
             if name in DESCRIBING:
                 walk.add("describing", walk.apart(member, Guards()).hex())
+            elif name.startswith("__") and type(member) is frozenset:  # of `abc` and `typing`, as __abstractmethods__
+                walk.members(member)
             else:
                 walk.visit(member, f"{cls.__name__}.{name}")
     walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
@@ -136,6 +138,9 @@ def _walk_instance(walk: Walk, value: Any) -> None:
         return
     for base, content in CONTENT.items():
         if isinstance(value, base):
+            iterate: Any = base
+            if base in (set, frozenset):
+                walk.members(iterate.__iter__(value))  # its own order: a copy may have another
             walk.visit(content(value))
     own, slots = _dict_of(value), _slots(cls)
     members = [*own.items(), *((name, _slot(slot, value)) for name, slot in slots)]

@@ -13,7 +13,8 @@ from typing import Any
 from tiledsl.meaning.instances import guard_dict
 from tiledsl.meaning.origin import origin
 from tiledsl.meaning.reads import Reads
-from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
+from tiledsl.meaning.sets import has_order
+from tiledsl.meaning.walk import AMBIENT, DIFFERS, KINDS, PLAIN, Kind, Walk
 
 
 def _parts(*names: str, changing: tuple[str, ...] = ()) -> Kind:
@@ -50,9 +51,9 @@ def _sequence(walk: Walk, value: Any) -> None:
 
 
 def _set(walk: Walk, value: Any) -> None:
-    # The order of a set differs between processes; the digests of its elements do not.
-    found = [f"{type(item).__name__} {item!r}" if type(item) in PLAIN else walk.apart(item).hex() for item in value]
-    walk.add(type(value).__name__, "\n".join(sorted(found)))
+    walk.members(value)
+    if not has_order(value):
+        walk.unknown(value, f"a set of strings or objects has an order {DIFFERS}")
 
 
 def _dict(walk: Walk, value: Any) -> None:

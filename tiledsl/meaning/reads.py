@@ -7,7 +7,8 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from tiledsl.signatures.bytecode import ATTRIBUTE, CELL, GLOBAL, IMPORT, instructions, nested
+from tiledsl.meaning.sets import MAKERS, has_order
+from tiledsl.signatures.bytecode import ATTRIBUTE, CELL, GLOBAL, IMPORT, SET, instructions, nested
 from tiledsl.signatures.source import FunctionSource
 
 _HIDDEN = """
@@ -20,11 +21,12 @@ HIDDEN = frozenset(_HIDDEN.split())
 
 class Reads(NamedTuple):
     """names: each read of a name, with the attributes read of it. imports: modules that the code imports when it runs.
-    hidden: attributes that cannot be followed. All are sorted."""
+    hidden: attributes that cannot be followed. All are sorted. sets: whether it makes sets."""
 
     names: list[tuple[str, ...]]
     imports: list[str]
     hidden: list[str]
+    sets: bool
 
 
 @lru_cache(maxsize=4096)
@@ -33,10 +35,13 @@ def reads_of_code(code: CodeType) -> Reads:
     found: set[tuple[str, ...]] = set()
     imports: set[str] = set()
     hidden: set[str] = set()
+    sets = False
     for inner in nested(code):
         hidden |= HIDDEN.intersection(inner.co_names)
+        sets |= any(type(const) is frozenset and not has_order(const) for const in inner.co_consts)
         read: list[str] = []
         for op, arg in instructions(inner):
+            sets |= op in SET
             if op == ATTRIBUTE and read:
                 read.append(inner.co_names[arg])
                 continue
@@ -50,7 +55,8 @@ def reads_of_code(code: CodeType) -> Reads:
                 read = [name] if name in code.co_freevars else []
             elif op == IMPORT:
                 imports.add(inner.co_names[arg])
-    return Reads(sorted(found), sorted(imports), sorted(hidden))
+    sets |= any(MAKERS.intersection(read) for read in found)
+    return Reads(sorted(found), sorted(imports), sorted(hidden), sets)
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,8 @@ from tiledsl.ir.types import DType
 from tiledsl.meaning.guards import Guards
 from tiledsl.meaning.origin import Origin, exact_type, home, origin
 from tiledsl.meaning.reads import reads_of_code, reads_of_source
-from tiledsl.signatures.source import checked_source
+from tiledsl.meaning.sets import ORDERLESS, has_order, makes_visible_order, sees_order
+from tiledsl.signatures.source import FunctionSource, checked_source
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented), DType})
 """Types whose values are their own content."""
@@ -33,6 +34,8 @@ AMBIENT = frozenset(
     for name in "eval exec compile globals locals vars dir input __import__ id hash breakpoint".split()  # noqa: SIM905
 )
 """Builtins whose results depend on more than their arguments."""
+
+DIFFERS = "that differs between processes"
 
 Kind = Callable[["Walk", Any], None]
 KINDS: dict[type, Kind] = {}
@@ -146,6 +149,8 @@ class Walk:
                 self.unknown(module, "it imports a module when it runs")
         for name in reads.hidden:
             self.unknown(name, f"it reads .{name}")
+        if reads.sets and _may(fn, makes_visible_order):
+            self.unknown(fn, f"{fn.__qualname__}() may see an order of a set {DIFFERS}")
         for read in [*reads.names, *(self._source(fn) if compiled else ())]:
             if not read[0].startswith("@"):  # pytest's own, in the assertions that it rewrites
                 self._name(fn, *read)
@@ -176,7 +181,16 @@ class Walk:
         """What Python runs, without its place."""
         self.add("code", " ".join(repr(getattr(code, field)) for field in self.fields))
         for const in code.co_consts:
-            self.code(const) if isinstance(const, CodeType) else self.visit(const)
+            if type(const) is frozenset:  # whether its order has an effect is known of the function
+                self.members(const)
+            else:
+                self.code(const) if isinstance(const, CodeType) else self.visit(const)
+
+    def members(self, values: Any) -> None:
+        """Add what is in a set: in its order, unless that differs between processes."""
+        items: list[Any] = [*values]
+        found = [f"{type(item).__name__} {item!r}" if type(item) in PLAIN else self.apart(item).hex() for item in items]
+        self.add("set", "\n".join(found if has_order(items) else sorted(found)))
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -218,4 +232,19 @@ class Walk:
             value, dotted = value.__dict__[attribute], f"{dotted}.{attribute}"
         guard(dotted, value)
         self.add("attribute", dotted)
-        self.visit(value, dotted)
+        if exact_type(value) in (set, frozenset) and not _may(fn, partial(sees_order, name=dotted)):
+            members: Any = value
+            self.members(members)
+            self.guards.items([*members], "{0}", members)
+        else:
+            self.visit(value, dotted)
+
+
+def _may(fn: FunctionType, see: Callable[..., bool]) -> bool:
+    """Return whether `see` holds for the source of `fn`; True where that is not known."""
+    try:
+        source: FunctionSource = checked_source(fn)
+    except CompileError:
+        return True
+    own = {*fn.__globals__, *fn.__code__.co_freevars, *source.bound}
+    return see(source.tree, builtin=ORDERLESS - own)

@@ -12,6 +12,7 @@ ATTRIBUTE = _CODES["LOAD_ATTR"]
 IMPORT = _CODES["IMPORT_NAME"]
 GLOBAL = frozenset(_CODES[n] for n in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if n in _CODES)
 CELL = frozenset(_CODES[n] for n in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if n in _CODES)
+SET = frozenset(_CODES[n] for n in ("BUILD_SET", "SET_ADD"))
 
 _METHOD = _CODES.get("LOAD_METHOD", ATTRIBUTE)  # Python 3.11 alone
 # The lowest bit of these is a flag, not part of the name's number.

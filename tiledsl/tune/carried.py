@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from functools import cache
 from pathlib import Path
 
 from tiledsl.compilation import fingerprint
-from tiledsl.compilation.cache import packed
+from tiledsl.compilation.cache import packed, unpacked, warn_once
 from tiledsl.compilation.compiled import Image
+from tiledsl.compilation.compiler import sealed, unsealed
 from tiledsl.errors import TileError
+from tiledsl.files import read_bytes
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.specialize import Specialization
 
@@ -48,13 +49,16 @@ class Carried:
     def adopt(self, kernel: TileKernel, spec: Specialization, arch: str) -> Image | None:
         """The build from the folder, which launches use from now on; None if there is none, or a damaged one."""
         file = self._file(kernel, spec, arch)
-        if file is None or not file.is_file():
+        if file is None or not file.exists():
             return None
-        whole = file.read_bytes()
-        content = whole[DIGEST:]
-        good = hashlib.sha256(content).digest() == whole[:DIGEST]
-        image = Image.from_bytes(zlib.decompress(content)) if good else None
-        if image is not None:
+        whole = self._content(file)
+        packed_image = whole[DIGEST:]
+        good = hashlib.sha256(packed_image).digest() == whole[:DIGEST]
+        content = unpacked(packed_image) if good else None
+        image = unsealed(content, file.name, kernel.signature, spec, arch) if content is not None else None
+        if image is None:
+            warn_once(f"the build {file} is damaged; the kernel is compiled again")
+        else:
             kernel.builds.adopt(spec, arch, image)
         return image
 
@@ -66,7 +70,7 @@ class Carried:
             raise TileError(f"is not in {self.folder}, whose builds are by {self.toolchain}")
         image = kernel.builds.compiled(spec, arch)
         if (file := self._file(kernel, spec, arch)) is not None:
-            content = packed(image.to_bytes())
+            content = packed(sealed(image, file.name))
             draft = file.with_suffix(f".{os.getpid()}")
             draft.write_bytes(hashlib.sha256(content).digest() + content)
             draft.replace(file)
@@ -74,7 +78,14 @@ class Carried:
 
     def _noted(self) -> str:
         file = Path(self.folder, NOTE)
-        return file.read_text() if self.folder and file.is_file() else ""
+        return self._content(file).decode(errors="replace") if self.folder and file.exists() else ""
+
+    def _content(self, file: Path) -> bytes:
+        """Raises TileError for what is no file, or cannot be read."""
+        try:
+            return read_bytes(file)
+        except OSError as error:
+            raise TileError(f"tune: cannot read {file}: {error.strerror or error}\n{OTHER}") from None
 
     def _file(self, kernel: TileKernel, spec: Specialization, arch: str) -> Path | None:
         if not self.folder:
@@ -91,10 +102,23 @@ def code_of(kernel: TileKernel) -> str:
         raise TileError(f"tune: whether {kernel.name} changes cannot be told: {found}") from None
 
 
-@cache
 def toolchain() -> str:
-    """What compiles here, in the same words on each machine that has the same."""
-    from tiledsl.backends.ptx.tools import PTXAS, tool_versions
+    """Return what compiles here, in the same words on each machine that has the same.
 
-    release, sources = PTXAS.release().rpartition(" ")[2], fingerprint.sources_key().hex()[:8]
-    return f"ptxas {release}, llvmlite {dict(tool_versions())['llvmlite']}, tiledsl {sources}"
+    Raises TileError if ptxas is a script: neither builds nor records could say what they are of.
+    """
+    from tiledsl.backends.ptx.tools import PTXAS, llvmlite_version
+
+    content, release = PTXAS.content(), _release(str(PTXAS.path()))
+    if not content:
+        what = f"tune: {PTXAS.path()} is not an ELF executable, so that builds by it cannot be told apart"
+        raise TileError(f"{what}\n  fix: set TILEDSL_PTXAS to the program that it runs")
+    sources = fingerprint.sources_key().hex()[:8]
+    return f"ptxas {release} {content[:8]}, llvmlite {llvmlite_version()}, tiledsl {sources}"
+
+
+@cache
+def _release(path: str) -> str:
+    from tiledsl.backends.ptx.tools import PTXAS
+
+    return PTXAS.release().rpartition(" ")[2]

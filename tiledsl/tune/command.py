@@ -31,7 +31,9 @@ from tiledsl.errors import TileError, UsageError
 from tiledsl.inspect.arguments import checked_arch
 from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import CUBLAS, LAYOUTS
+from tiledsl.numerals import is_time
 from tiledsl.tables import table
+from tiledsl.tune.interruptions import held, interruptible
 from tiledsl.tune.products import Gpu, Task, Tuned, open_builder, open_gpu, open_timer, size_of
 from tiledsl.tune.records import Records
 from tiledsl.tune.search import Result, search
@@ -63,9 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, gpu: Gpu = open_gpu) -> int:
     """Tune and print. gpu: what opens the GPU, in another process: it is pickled by its name."""
-    tuned = _asked(arguments)
-    if arguments.build:
-        return _build(tuned, arguments)
+    with interruptible():
+        tuned = _asked(arguments)
+        return _build(tuned, arguments) if arguments.build else _tune(tuned, arguments, gpu)
+
+
+def _tune(tuned: Tuned, arguments: argparse.Namespace, gpu: Gpu) -> int:
     timer = Worker(partial(open_timer, tuned.task, gpu), arguments.limit)
     try:
         found = timer.start()
@@ -76,8 +81,11 @@ def run(arguments: argparse.Namespace, gpu: Gpu = open_gpu) -> int:
             "toolchain": tuned.carried.toolchain,
         }
         records = Records(arguments.records or Path(f"{tuned.kernel.name}.tune.jsonl"), setting)
-        for reason, count in records.skipped.items():
+        shown = records.skipped.most_common(MOST_REASONS)
+        for reason, count in shown:
             print(f"{records.file}: {count} records are ignored: {reason}", flush=True)
+        if rest := records.skipped.total() - sum(count for _, count in shown):
+            print(f"{records.file}: {rest} records are ignored: of other settings", flush=True)
         progress = Progress(tuned, records)
         task = replace(tuned.task, arch=found["arch"])
         _search(progress, task, timer, arguments)
@@ -85,15 +93,18 @@ def run(arguments: argparse.Namespace, gpu: Gpu = open_gpu) -> int:
             progress.require_some(numbers)
             print(_report(progress, numbers, _finals(progress, numbers, timer, arguments)), flush=True)
     finally:
-        timer.stop()
+        with held():
+            timer.stop()
     return 0
 
 
 def _asked(arguments: argparse.Namespace) -> Tuned:
     """Raises UsageError for what cannot be tuned."""
     file, _, name = arguments.kernel.partition(":")
-    if arguments.limit <= 0 or arguments.processes < 0 or arguments.finalists < 0:
-        raise UsageError("tune: --limit is above 0, --processes and --finalists are not below\n  fix: leave them out")
+    if not is_time(arguments.limit) or arguments.processes < 0 or arguments.finalists < 0:
+        what = "tune: --limit is a time above 0, --processes and --finalists are not below"
+        got = f"{arguments.limit:g}, {arguments.processes}, {arguments.finalists}"
+        raise UsageError(f"{what}; got {got}\n  fix: leave them out")
     if arguments.build:
         checked_arch(arguments.build)
     task = Task(
@@ -124,12 +135,13 @@ def _build(tuned: Tuned, arguments: argparse.Namespace) -> int:
     jobs, start = _jobs(tuned, arguments.sizes), time.perf_counter()
     reasons, built = Counter[str](), 0
     opened = partial(open_builder, tuned.task)
-    for number, result in search(jobs, opened, None, processes=arguments.processes, limit=arguments.limit):
-        built += result["outcome"] == "built"
-        if result["outcome"] != "built":
-            reasons[_kind(result)] += 1
-        numbers, candidate = jobs[number]
-        print(f"  {_x(numbers)} {_label(tuned.candidates[candidate])}: {_outcome(result)}", flush=True)
+    with held():
+        for number, result in search(jobs, opened, None, processes=arguments.processes, limit=arguments.limit):
+            built += result["outcome"] == "built"
+            if result["outcome"] != "built":
+                reasons[_kind(result)] += 1
+            numbers, candidate = jobs[number]
+            print(f"  {_x(numbers)} {_label(tuned.candidates[candidate])}: {_outcome(result)}", flush=True)
     print(f"{built} of {len(jobs)} built in {time.perf_counter() - start:.1f} s, in {arguments.kernels}")
     if not built:
         raise TileError(f"tune: no candidate of {tuned.kernel.name} is left\n{_listed(reasons)}{OTHER_VALUES}")
@@ -198,11 +210,12 @@ def _search(progress: Progress, task: Task, timer: Worker, arguments: argparse.N
     builder = partial(open_builder, task)
     done = len(jobs) - len(todo)
     try:
-        for number, result in search(todo, builder, timer, processes=arguments.processes, limit=arguments.limit):
-            numbers, candidate = todo[number]
-            records.add(progress.product(numbers), progress.consts(candidate), result)
-            done += 1
-            progress.show(done, len(jobs), numbers, candidate, result)
+        with held():
+            for number, result in search(todo, builder, timer, processes=arguments.processes, limit=arguments.limit):
+                numbers, candidate = todo[number]
+                records.add(progress.product(numbers), progress.consts(candidate), result)
+                done += 1
+                progress.show(done, len(jobs), numbers, candidate, result)
     except KeyboardInterrupt:
         print(f"{done} of {len(jobs)} results are in {records.file}; the same command goes on from there", flush=True)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from tiledsl.inspect.timing import buffer_sets, interleave
 from tiledsl.ir.types import DTYPES, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import PRODUCTS
+from tiledsl.numerals import is_time
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import ArrayInfo
@@ -208,11 +208,12 @@ def open_timer(task: Task, gpu: Gpu = open_gpu) -> tuple[Any, Callable[[Any], Re
         except TileError as error:
             return {"outcome": "refused", "reason": reason_of(error)}
         taken = interleave(device, {"": launch}, rounds=task.rounds, seconds=task.seconds, graphed=graphed)
-        return {"outcome": "timed", "us": _us(taken.median(""))}
+        us = _us(taken.median(""))
+        return {"outcome": "timed", "us": us} if is_time(us) else {"outcome": "failed", "reason": f"it took {us:g} us"}
 
     return {"device": name, "arch": arch}, time
 
 
 def _us(milliseconds: float) -> float:
     """What is worth writing down of a time."""
-    return float(f"{1e3 * milliseconds:.5g}") if math.isfinite(milliseconds) else 0.0
+    return float(f"{1e3 * milliseconds:.5g}")

@@ -17,12 +17,17 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Any, Literal
 
 from tiledsl.errors import TileError
+from tiledsl.tune.interruptions import held, use_default_signals
 
 Open = Callable[[], tuple[Any, Callable[[Any], Any]]]
 """Runs in the new process, once: what the process says of itself, and the function that does a job. It is pickled by
 its name, as its arguments are if it is a `functools.partial`."""
 START_SECONDS = 300.0
 """For a process to begin: it may have to import torch."""
+END_SECONDS = 30.0
+"""For a killed process to be gone."""
+LONGEST_WAIT = 3600.0
+"""For answers, before who is late is looked for: the system takes no time of years."""
 PROGRAM = "import sys; from tiledsl.tune.workers import work; work(int(sys.argv[1]))"
 SHOWN = 400
 """Characters of what a process printed that are repeated in a message."""
@@ -88,7 +93,8 @@ class Worker:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # the driver of the GPU holds it, and has to let it go by itself
+            self._process.wait(END_SECONDS)
         assert self.connection is not None and self._printed is not None
         self.connection.close()
         self._printed.close()
@@ -96,6 +102,7 @@ class Worker:
 
     # -- the process -------------------------------------------------------------------------------------
 
+    @held()
     def _begin(self) -> None:
         self.connection, theirs = Pipe()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
@@ -159,11 +166,14 @@ def answered(workers: Sequence[Worker]) -> list[tuple[Worker, Any, Answer]]:
         if found:
             return found
         rest = min(worker.deadline for worker in workers) - time.monotonic()
-        wait([worker.connection for worker in workers if worker.connection], max(0.0, rest) + 0.01)
+        with held(False):
+            seconds = min(max(0.0, rest) + 0.01, LONGEST_WAIT)
+            wait([worker.connection for worker in workers if worker.connection], seconds)
 
 
 def work(descriptor: int) -> None:
     """The program of a process."""
+    use_default_signals()
     connection: Connection[Any, Any] = Connection(descriptor)
     try:
         info, function = pickle.loads(connection.recv())()

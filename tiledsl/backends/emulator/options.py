@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.hooks import Hook
 from tiledsl.errors import HazardError, KernelArgumentError, Loc
 from tiledsl.findings import EVERYTHING, Selection
+from tiledsl.numerals import count_of
 
 
 def _default_steps() -> int:
     text = os.environ.get("TILEDSL_MAX_STEPS", "2000000")
-    if not text.isdecimal() or int(text) < 1:
+    if (steps := count_of(text, least=1)) is None:
         raise KernelArgumentError(
             f"TILEDSL_MAX_STEPS is {text!r}\n  fix: set it to a number of iterations, or unset it"
         )
-    return int(text)
+    return steps
 
 
 def _raise(error: HazardError) -> None:

@@ -18,6 +18,7 @@ from tiledsl.compilation.compiled import Image
 from tiledsl.compilation.compiler import Builds, build
 from tiledsl.compilation.lowering import lower
 from tiledsl.errors import DeviceError, UsageError
+from tiledsl.files import read_text
 from tiledsl.inspect.inputs import arguments_of, random_arrays, values_of
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.places import Places
@@ -26,6 +27,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import time_by_events
+from tiledsl.numerals import is_time
 from tiledsl.runtime.dispatch import Dispatcher
 
 SCHEMA = "tiledsl.stamps/1"
@@ -130,16 +132,30 @@ def read_run(file: str) -> Run:
     """What `Run.to_json` wrote. Raises UsageError."""
     fix = "give a file that `tiledsl report --measure ... --save-stamps FILE` wrote"
     try:
-        fields = json.loads(Path(file).read_text(encoding="utf-8"))
+        fields = json.loads(read_text(Path(file)))
         if fields.pop("schema") != SCHEMA:
             raise ValueError
         records = [[(site, time, place) for site, time, place in each] for each in fields.pop("records")]
         us, us_stamped = (tuple(fields.pop(name)) for name in ("us", "us_stamped"))
-        return Run(**fields, us=us, us_stamped=us_stamped, records=records)
+        run = Run(**fields, us=us, us_stamped=us_stamped, records=records)
+        if not _is_typed(run):
+            raise ValueError
+        return run
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}\n  fix: {fix}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} has no stamps of this version, {SCHEMA}\n  fix: {fix}") from error
+
+
+def _is_typed(run: Run) -> bool:
+    texts = (run.kernel, run.arch, run.code, run.gpu, *run.sizes.keys(), *run.sizes.values())
+    numbers = [number for row in run.records for record in row for number in record]
+    return (
+        all(type(text) is str for text in texts)
+        and all(type(number) is int for number in numbers)
+        and all(len(pair) == 2 and all(map(is_time, pair)) for pair in (run.us, run.us_stamped))
+        and type(run.same) is bool
+    )
 
 
 def measured(
@@ -155,6 +171,10 @@ def measured(
         of = f"of {run.kernel} for {run.arch}" if (run.kernel, run.arch) != (kernel.name, arch) else "of other code"
         fix = "measure again, or give the --const, --dtype and --arch that were measured"
         raise UsageError(f"the stamps are {of}: not of {kernel.name} as it is now\n  fix: {fix}")
-    timeline, mhz = stamped_timeline(lowered, run.records, roles, rings, places)
+    try:
+        timeline, mhz = stamped_timeline(lowered, run.records, roles, rings, places)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        message = f"the stamps are of no run of {kernel.name}: {type(error).__name__} in their records"
+        raise UsageError(f"{message}\n  fix: measure again") from error
     digits = [float(f"{us:.4g}") for us in (*run.us, run.us_stamped[0])]
     return data.Measured(run.gpu, run.sizes, (digits[0], digits[1]), digits[2], run.same, round(mhz), timeline)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator
 from pathlib import Path
 
 from tiledsl.errors import Loc
+from tiledsl.files import source_lines
 from tiledsl.inspect.report.data import Chunk, Place
 
 PACKAGE = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ class Places:
         return [chunk for file, number in self._files.items() for chunk in self._of_file(file, number)]
 
     def _of_file(self, file: str, number: int) -> Iterator[Chunk]:
-        lines = [line.rstrip("\n") for line in linecache.getlines(file)]
+        lines = [line.rstrip("\n") for line in source_lines(file)]
         spans = _spans(lines)
         needed: set[tuple[int, int]] = set()
         for line in {row[1] for row in self.rows if row[0] == number}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from tiledsl import html
 from tiledsl.errors import Loc
+from tiledsl.files import source_line
 from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.tables import table
 
@@ -168,7 +168,7 @@ def _accesses(accesses: Sequence[AccessReport], file: str) -> tuple[list[str], l
     rows: list[list[str]] = []
     for a in accesses:
         place = str(a.loc.line) if a.loc.file == file else f"{Path(a.loc.file).name}:{a.loc.line}"
-        source = linecache.getline(a.loc.file, a.loc.line).strip()
+        source = source_line(a.loc.file, a.loc.line).strip()
         what = [place, source if len(source) <= 44 else source[:43] + "…", a.tile, a.kind, str(a.bytes)]
         copies = f"x{a.copies}" if a.copies > 1 else ""
         spread = f" ({a.least}..{a.most})" if a.is_known and a.least != a.most else ""
