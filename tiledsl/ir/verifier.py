@@ -15,7 +15,8 @@
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
     Thread level: no index, tensor, tile, fragment, token or ring anywhere; body arguments are those of `abi`, which are
     distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
-8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
+8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide and whose operands have
+    the dtypes of their functions;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
 9.  Tile level: what `verify_roles` lists of roles, rings and cursors.
 
@@ -25,7 +26,7 @@ A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that i
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterator
 
 from tiledsl.arch import (
     MOST_BLOCKS_PER_SM,
@@ -38,7 +39,8 @@ from tiledsl.arch import (
 )
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
+from tiledsl.ir.expr import PROCESSORS
+from tiledsl.ir.expr import problem as grid_problem
 from tiledsl.ir.ops import control, roles
 from tiledsl.ir.types import (
     I32,
@@ -99,14 +101,15 @@ def _conditions(kernel: Kernel) -> Iterator[tuple[bool, str]]:
     yield fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory"
     if kernel.level == "thread":
         yield from _thread_level(kernel)
-        known = {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
+        known = {a.name: a.dtype for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
     else:
         yield from _tile_level(kernel)
         tensors = [a.type.dims for a in kernel.body.args if isinstance(a.type, GlobalType)]
-        known = {d for dims in tensors for d in dims if isinstance(d, str)}
-        known |= {a.name for a in kernel.body.args if isinstance(a.type, DType) and a.type.is_integer}
-    missing = ", ".join(sorted(_names(kernel.grid) - known - {PROCESSORS}))
-    yield not missing, f"the grid needs {missing}, which no parameter gives"
+        known: dict[str, DType] = {d: INDEX for dims in tensors for d in dims if isinstance(d, str)}
+        known |= {a.name: a.type for a in kernel.body.args if isinstance(a.type, DType) and a.type.is_integer}
+    for expr in kernel.grid:
+        wrong = grid_problem(expr, {PROCESSORS: INDEX, **known})
+        yield not wrong, wrong
 
 
 def _thread_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
@@ -150,19 +153,6 @@ def _tile_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
         yield isinstance(arg.type, (GlobalType, DType)) and arg.type != INDEX, f"a parameter of type {arg.type}"
         yield bool(arg.name) and arg.name not in names, f"parameters need distinct names, not {arg.name!r}"
         names.add(arg.name)
-
-
-def _names(exprs: Iterable[Expr]) -> set[str]:
-    names: set[str] = set()
-    for expr in exprs:
-        match expr:
-            case str():
-                names.add(expr)
-            case BinExpr(_, a, b):
-                names |= _names((a, b))
-            case _:
-                pass
-    return names
 
 
 class _OpsVerifier:
