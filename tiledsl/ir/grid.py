@@ -24,9 +24,14 @@ def _grid_problems(
 ) -> Iterator[tuple[str, str]]:
     """Yield (what is wrong, how to fix it) for each limit that is exceeded."""
     for axis, extent, limit, expr in zip("xyz", grid, MOST_GRID, exprs, strict=False):
-        if 0 <= extent <= limit:
+        if 0 < extent <= limit:
             continue
         what = f"{axis} = {expr} = {extent} blocks{_given(expr, names)}"
+        if extent == 0:
+            for divisor in _zero_divisors(expr, names):
+                fix = f"pass extents and scalars for which {divisor} is not 0"
+                yield f"the grid is empty: {what}, since it divides by zero", fix
+            continue
         wrapped = next(_wrapped(expr, names), "")
         fix = f"compute it in a wider type, as in i64(n) * n: {wrapped}" if wrapped else ""
         if extent > limit:
@@ -47,6 +52,15 @@ def _given(expr: Expr, names: Mapping[str, int]) -> str:
     if not isinstance(expr, CallExpr):
         return ""
     return f" for {', '.join(f'{name} = {names[name]}' for name in dict.fromkeys(names_of(expr)))}"
+
+
+def _zero_divisors(expr: Expr, names: Mapping[str, int]) -> Iterator[Expr]:
+    """Yield the divisors in `expr` that are 0, the innermost first."""
+    if isinstance(expr, CallExpr):
+        for arg in expr.args:
+            yield from _zero_divisors(arg, names)
+        if expr.fn in ("floordiv", "mod") and evaluate(expr.args[1], names) == 0:
+            yield expr.args[1]
 
 
 def _wrapped(expr: Expr, names: Mapping[str, int]) -> Iterator[str]:

@@ -116,7 +116,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
             tensor = owner.tensor.type
             assert isinstance(tensor, GlobalType)
             return tensor.dims[owner.axis]
-        case arith.Cast() if _on_host(to := owner.dtype) and _on_host(owner.src.type):
+        case arith.Cast() if _on_host(to := owner.to) and _on_host(owner.src.type):
             given = host_expression(call, owner.src)
             (low, high), (least, most) = to.limits, owner.src.dtype.limits
             return given if low <= least and most <= high else CallExpr("cast", (given,), to)
