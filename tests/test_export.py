@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tiledsl.export.header import header
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import evaluate, parse_expr
 from tiledsl.ir.grid import checked_grid
-from tiledsl.ir.types import DTYPES
+from tiledsl.ir.semantics import fold
+from tiledsl.ir.types import DTYPES, INDEX
 from tiledsl.runtime.launch import ArgumentBuffer
 from tiledsl.runtime.tensor_maps import encoding
 from tiledsl.signatures.specialize import ArrayInfo
@@ -41,7 +43,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 
 def test_what_is_written(product: tuple[Path, dict[str, Any]]) -> None:
     folder, manifest = product
-    assert (manifest["format"], manifest["version"]) == ("tiledsl export", 1)
+    assert (manifest["format"], manifest["version"]) == ("tiledsl export", 2)
     names = [kernel["name"] for kernel in manifest["kernels"]]
     assert len(set(names)) == len(names) > 2
     for kernel in manifest["kernels"]:
@@ -169,13 +171,12 @@ def test_the_header_says_what_the_manifest_says(product: tuple[Path, dict[str, A
     folder, manifest = product
     text = (folder / "tiledsl_export.h").read_text()
     assert text == header(manifest)
-    functions: dict[str, Any] = {"tiledsl_min": min, "tiledsl_max": max}
-    functions |= {"tiledsl_floordiv": int.__floordiv__, "tiledsl_mod": int.__mod__}
+    functions = {f"tiledsl_{fn}_index": partial(fold, fn, INDEX) for fn in ("add", "sub", "mul", "floordiv", "min")}
     for kernel in manifest["kernels"]:
         extents = {name: 100 * number + 77 for number, name in enumerate(kernel["extents"])}
         (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)
         grid = [eval(e, {**functions, "extents": [*extents.values()], "scalars": [], "processors": 132})
-                for e in re.findall(r"grid\[\d\] = \(unsigned\)(.*);", body)]  # fmt: skip
+                for e in re.findall(r"grid\[\d\] = tiledsl_blocks(.*);", body)]  # fmt: skip
         assert grid == [evaluate(parse_expr(e), {**extents, "processors": 132}) for e in kernel["launch"]["grid"]]
         assert f'"{kernel["name"]}", "{kernel["entry"]}", "{kernel["cubin"]}", "sm_90a"' in text
         assert text.count(f"{kernel['name']}_parameters") == 2
