@@ -13,7 +13,6 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BOOL, DTYPES, INDEX, DType
@@ -38,7 +37,7 @@ class CallExpr:
 
     def __str__(self) -> str:
         dtype = "" if self.dtype == INDEX else f".{self.dtype}"
-        return f"{self.fn}{dtype}({', '.join(map(str, self.args))})"
+        return f"{_WRITTEN.get(self.fn, self.fn)}{dtype}({', '.join(map(str, self.args))})"
 
 
 Expr = int | str | CallExpr
@@ -50,6 +49,10 @@ FUNCTIONS: dict[str, int] = {
     "select": 3,
 }
 """How many arguments each function has."""
+
+_WRITTEN = {"and": "and_", "or": "or_", "not": "not_"}
+"""The text of functions that are keywords of Python."""
+_READ = {name: name for name in FUNCTIONS if name not in _WRITTEN} | {text: name for name, text in _WRITTEN.items()}
 
 _EXACT: dict[str, Callable[..., int]] = {
     "add": operator.add,
@@ -163,15 +166,15 @@ def _from_ast(node: ast.expr) -> Expr:
             return -value
         case ast.Name(id=name):
             return name
-        case ast.Call(func=ast.Name(id=fn), args=args, keywords=[]) if _is_function(fn, args):
-            return CallExpr(fn, tuple(map(_from_ast, args)))
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=fn), attr=dtype), args=args, keywords=[]) if (
-            _is_function(fn, args) and dtype in DTYPES and dtype != INDEX.name
+        case ast.Call(func=ast.Name(id=text), args=args, keywords=[]) if _is_function(text, args):
+            return CallExpr(_READ[text], tuple(map(_from_ast, args)))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=text), attr=dtype), args=args, keywords=[]) if (
+            _is_function(text, args) and dtype in DTYPES and dtype != INDEX.name
         ):
-            return CallExpr(fn, tuple(map(_from_ast, args)), DTYPES[dtype])
+            return CallExpr(_READ[text], tuple(map(_from_ast, args)), DTYPES[dtype])
         case _:
             raise ValueError(f"not a host expression: {ast.unparse(node)!r}")
 
 
-def _is_function(fn: str, args: list[Any]) -> bool:
-    return FUNCTIONS.get(fn) == len(args)
+def _is_function(text: str, args: list[ast.expr]) -> bool:
+    return text in _READ and FUNCTIONS[_READ[text]] == len(args)
