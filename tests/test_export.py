@@ -183,6 +183,36 @@ def test_the_header_says_what_the_manifest_says(product: tuple[Path, dict[str, A
     assert "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B" in text
 
 
+SCALAR_GRID = """
+from tiledsl import Global, cdiv, f32, grid, i8, index, threads, tile_kernel, u32
+from tiledsl.dims import N
+
+
+@tile_kernel
+def scalar_grid(X: Global[f32, N], n: u32, small: i8):
+    x, y = grid((n - 5) // 1073741824 + (n & 1), cdiv(N, 8) * index(small * 2))
+    X[threads(1)] = 1.0
+"""
+
+
+def test_a_grid_of_scalars_has_the_values_of_the_kernel(tmp_path: Path) -> None:
+    """Integers wrap in the manifest and in the header, which defines the functions that it calls."""
+    file = tmp_path / "scalar_grid.py"
+    file.write_text(SCALAR_GRID)
+    (kernel,) = exported(tmp_path / "made", f"{file}:scalar_grid", "--arch", "sm_80")["kernels"]
+    assert kernel["scalars"] == [{"name": "n", "dtype": "u32"}, {"name": "small", "dtype": "i8"}]
+    text = (tmp_path / "made" / "tiledsl_export.h").read_text()
+    calls = {name: (fn, DTYPES[dtype]) for name, fn, dtype in re.findall(r"\b(tiledsl_(\w+)_(\w+))\(", text) if dtype in DTYPES}
+    assert all(f"_t {name}(" in text for name in calls) and "tiledsl_mul_i8" in calls
+    functions = {name: partial(fold, *of) for name, of in calls.items()}
+    (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)
+    for n, small, blocks in ((3, 2, [4, 8, 1]), (4, 100, [3, -112, 1]), (5, -128, [1, 0, 1])):
+        names = {"N": 9, "n": n, "small": small, "processors": 132}
+        assert [evaluate(parse_expr(e), names) for e in kernel["launch"]["grid"]] == blocks
+        given = {**functions, "extents": [9], "scalars": [n, small]}
+        assert [eval(e, given) for e in re.findall(r"grid\[\d\] = tiledsl_blocks(.*);", body)] == blocks
+
+
 def test_any_kernel_can_be_exported(tmp_path: Path) -> None:
     """Also one without maps and clusters, for a target of which later ones run the code."""
     (kernel,) = exported(tmp_path, TILED, "--arch", "sm_80", "--const", "T=32")["kernels"]
