@@ -202,7 +202,8 @@ def test_a_grid_of_scalars_has_the_values_of_the_kernel(tmp_path: Path) -> None:
     (kernel,) = exported(tmp_path / "made", f"{file}:scalar_grid", "--arch", "sm_80")["kernels"]
     assert kernel["scalars"] == [{"name": "n", "dtype": "u32"}, {"name": "small", "dtype": "i8"}]
     text = (tmp_path / "made" / "tiledsl_export.h").read_text()
-    calls = {name: (fn, DTYPES[dtype]) for name, fn, dtype in re.findall(r"\b(tiledsl_(\w+)_(\w+))\(", text) if dtype in DTYPES}
+    found = re.findall(r"\b(tiledsl_(\w+)_(\w+))\(", text)
+    calls = {name: (fn, DTYPES[dtype]) for name, fn, dtype in found if dtype in DTYPES}
     assert all(f"_t {name}(" in text for name in calls) and "tiledsl_mul_i8" in calls
     functions = {name: partial(fold, *of) for name, of in calls.items()}
     (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)

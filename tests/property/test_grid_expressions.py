@@ -28,7 +28,7 @@ from tiledsl.signatures.signature import GlobalSpec, Specialization
 COUNTER = count()
 SCALARS = [DTYPES[f"{sign}{bits}"] for sign in "iu" for bits in (8, 16, 32, 64)]
 NAMES: dict[str, Any] = {t.name: getattr(lang, t.name) for t in (*SCALARS, DTYPES["index"])}
-NAMES |= {"Global": Global, "M": M, "grid": grid, "grid_size": grid_size, "threads": threads, "cdiv": cdiv, "where": where}
+NAMES |= {f.__name__: f for f in (Global, grid, grid_size, threads, cdiv, where)} | {"M": M}
 BINARY = ["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>"]
 
 
@@ -70,7 +70,8 @@ def kernel_of(text: str, dtype: DType) -> Kernel:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     names = dict(NAMES)
     exec(compile(source, file, "exec", dont_inherit=True), names)
-    return build(read_signature(names["program"]), Specialization((("Y", GlobalSpec(DTYPES["i64"], 0, 16)),), ()), "sm_90a")
+    spec = Specialization((("Y", GlobalSpec(DTYPES["i64"], 0, 16)),), ())
+    return build(read_signature(names["program"]), spec, "sm_90a")
 
 
 @pytest.mark.parametrize("dtype", SCALARS, ids=str)
@@ -83,7 +84,8 @@ def test_the_host_computes_what_the_kernel_computes(dtype: DType, data: st.DataO
     stages = kernel, run_pipeline(kernel.clone(), verify_each=True)
     (blocks,) = kernel.grid
     assert isinstance(blocks, CallExpr) and parse_expr(str(blocks)) == blocks
-    assert isinstance(low_bits := blocks.args[0], CallExpr) and low_bits.fn == "and"
+    low_bits = blocks.args[0]
+    assert isinstance(low_bits, CallExpr) and low_bits.fn == "and"
     value = st.sampled_from(edges(dtype))
     for a, b in data.draw(st.lists(st.tuples(value, value), min_size=4, max_size=8)):
         host = evaluate(low_bits.args[0], {"a": a, "b": b, "M": 2})

@@ -9,7 +9,6 @@ Text form is Python syntax, so that they print, parse and are stored.
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,14 +54,14 @@ _WRITTEN = {"and": "and_", "or": "or_", "not": "not_"}
 _READ = {name: name for name in FUNCTIONS if name not in _WRITTEN} | {text: name for name, text in _WRITTEN.items()}
 
 _EXACT: dict[str, Callable[..., int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
+    "add": int.__add__,
+    "sub": int.__sub__,
+    "mul": int.__mul__,
+    "floordiv": int.__floordiv__,
+    "mod": int.__mod__,
     "min": min,
     "max": max,
-    "cast": operator.index,
+    "cast": int,
 }
 """Functions whose value is that of Python's integers wherever the dtype has it. NumPy takes ten times as long."""
 

@@ -15,8 +15,8 @@
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
     Thread level: no index, tensor, tile, fragment, token or ring anywhere; body arguments are those of `abi`, which are
     distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
-8.  1 to 3 positive thread extents; no more threads and disjoint shared tiles than some target gives a block; 1 to 3 grid
-    extents, whose names the parameters provide, and whose functions exist for the dtypes of their operands;
+8.  1 to 3 positive thread extents; no more threads and disjoint shared tiles than some target gives a block;
+    1 to 3 grid extents, whose names the parameters provide, and whose functions exist for their operands' dtypes;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
 9.  Tile level: what `verify_roles` lists of roles, rings and cursors.
 
@@ -157,8 +157,8 @@ def _tile_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
 
 class _OpsVerifier:
     """One walk in program order. `visible`: values that the op at hand may use. `warps`: the first and the number of
-    those that the op at hand is for. `possible`: by identity, the types that were checked, and for which warps. `shared`:
-    bytes of the shared tiles so far that are over no other, and so disjoint.
+    those that the op at hand is for. `possible`: by identity, the types that were checked, and for which warps.
+    `shared`: bytes of the shared tiles so far that are over no other, and so disjoint.
 
     No message is written before it is needed: that would take as long as all the checks.
     """

@@ -126,7 +126,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
             return CallExpr("select", _host_expressions(call, owner), extent.dtype)
         case _:
             message = "a grid extent depends on something that the host does not know before the launch"
-            fix = "compute it from dimensions, consts, and integer scalars with operators of integers, cdiv, min, and max"
+            fix = "compute it from dimensions, consts, and integer scalars with integer operators, cdiv, min, and max"
             raise call.error(message, fix, code="C115")
 
 
