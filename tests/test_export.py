@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tiledsl.export.header import header
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import evaluate, parse_expr
 from tiledsl.ir.grid import checked_grid
-from tiledsl.ir.types import DTYPES
+from tiledsl.ir.semantics import fold
+from tiledsl.ir.types import DTYPES, INDEX
 from tiledsl.runtime.launch import ArgumentBuffer
 from tiledsl.runtime.tensor_maps import encoding
 from tiledsl.signatures.specialize import ArrayInfo
@@ -41,7 +43,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 
 def test_what_is_written(product: tuple[Path, dict[str, Any]]) -> None:
     folder, manifest = product
-    assert (manifest["format"], manifest["version"]) == ("tiledsl export", 1)
+    assert (manifest["format"], manifest["version"]) == ("tiledsl export", 2)
     names = [kernel["name"] for kernel in manifest["kernels"]]
     assert len(set(names)) == len(names) > 2
     for kernel in manifest["kernels"]:
@@ -169,17 +171,47 @@ def test_the_header_says_what_the_manifest_says(product: tuple[Path, dict[str, A
     folder, manifest = product
     text = (folder / "tiledsl_export.h").read_text()
     assert text == header(manifest)
-    functions: dict[str, Any] = {"tiledsl_min": min, "tiledsl_max": max}
-    functions |= {"tiledsl_floordiv": int.__floordiv__, "tiledsl_mod": int.__mod__}
+    functions = {f"tiledsl_{fn}_index": partial(fold, fn, INDEX) for fn in ("add", "sub", "mul", "floordiv", "min")}
     for kernel in manifest["kernels"]:
         extents = {name: 100 * number + 77 for number, name in enumerate(kernel["extents"])}
         (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)
         grid = [eval(e, {**functions, "extents": [*extents.values()], "scalars": [], "processors": 132})
-                for e in re.findall(r"grid\[\d\] = \(unsigned\)(.*);", body)]  # fmt: skip
+                for e in re.findall(r"grid\[\d\] = tiledsl_blocks(.*);", body)]  # fmt: skip
         assert grid == [evaluate(parse_expr(e), {**extents, "processors": 132}) for e in kernel["launch"]["grid"]]
         assert f'"{kernel["name"]}", "{kernel["entry"]}", "{kernel["cubin"]}", "sm_90a"' in text
         assert text.count(f"{kernel['name']}_parameters") == 2
     assert "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B" in text
+
+
+SCALAR_GRID = """
+from tiledsl import Global, cdiv, f32, grid, i8, index, threads, tile_kernel, u32
+from tiledsl.dims import N
+
+
+@tile_kernel
+def scalar_grid(X: Global[f32, N], n: u32, small: i8):
+    x, y = grid((n - 5) // 1073741824 + (n & 1), cdiv(N, 8) * index(small * 2))
+    X[threads(1)] = 1.0
+"""
+
+
+def test_a_grid_of_scalars_has_the_values_of_the_kernel(tmp_path: Path) -> None:
+    """Integers wrap in the manifest and in the header, which defines the functions that it calls."""
+    file = tmp_path / "scalar_grid.py"
+    file.write_text(SCALAR_GRID)
+    (kernel,) = exported(tmp_path / "made", f"{file}:scalar_grid", "--arch", "sm_80")["kernels"]
+    assert kernel["scalars"] == [{"name": "n", "dtype": "u32"}, {"name": "small", "dtype": "i8"}]
+    text = (tmp_path / "made" / "tiledsl_export.h").read_text()
+    found = re.findall(r"\b(tiledsl_(\w+)_(\w+))\(", text)
+    calls = {name: (fn, DTYPES[dtype]) for name, fn, dtype in found if dtype in DTYPES}
+    assert all(f"_t {name}(" in text for name in calls) and "tiledsl_mul_i8" in calls
+    functions = {name: partial(fold, *of) for name, of in calls.items()}
+    (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)
+    for n, small, blocks in ((3, 2, [4, 8, 1]), (4, 100, [3, -112, 1]), (5, -128, [1, 0, 1])):
+        names = {"N": 9, "n": n, "small": small, "processors": 132}
+        assert [evaluate(parse_expr(e), names) for e in kernel["launch"]["grid"]] == blocks
+        given = {**functions, "extents": [9], "scalars": [n, small]}
+        assert [eval(e, given) for e in re.findall(r"grid\[\d\] = tiledsl_blocks(.*);", body)] == blocks
 
 
 def test_any_kernel_can_be_exported(tmp_path: Path) -> None:

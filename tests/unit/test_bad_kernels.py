@@ -201,6 +201,8 @@ MODULES = {
     "an arch that is a number": HEAD + "@tile_kernel(arch=5)  # error: no target 5\ndef k(A: f32): pass\n",
     "device as a parameter": HEAD
     + "@tile_kernel\ndef k(\n    device: f32  # error: cannot be called device\n): pass\n",
+    "processors as a parameter": HEAD
+    + "@tile_kernel\ndef k(\n    processors: i32  # error: processors is the number of SMs\n): pass\n",
 }
 
 CASES = {**{name: body(*lines) for name, lines in BODIES.items()}, **MODULES}

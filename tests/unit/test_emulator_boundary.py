@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tiledsl import Global, dims, f32, grid, ptx, threads, tile_kernel
-from tiledsl.backends.emulator import Access, Hook, Options, async_copies, run
+from tiledsl.backends.emulator import Access, Hook, Options, async_copies, machine, run
 from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.rules.registry import RULES
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError, Loc
@@ -60,6 +60,12 @@ def test_regions_nested_too_deeply() -> None:
     kernel = Kernel("deep", inner, (parse_expr("1"),), (32,), level="thread")
     with pytest.raises(EmulatorError, match="deep is nested too deeply for the emulator"):
         run(kernel, {})
+
+
+@tile_kernel
+def endless(X: Global[f32, dims.N]):
+    grid(2147483647, 65535, 65535)
+    X.put(threads(4), f32(1))
 
 
 def fails(x: Any) -> Any:
@@ -124,9 +130,22 @@ def test_a_loop_without_end_is_stopped(body: str) -> None:
     assert "TILEDSL_MAX_STEPS" in caught.value.fix
 
 
-def test_a_grid_without_end_is_stopped() -> None:
-    with pytest.raises(HazardError, match="the run does not end"):
-        run(parsed("", grid="2147483647, 65535, 65535"), {}, options=Options(max_steps=640))
+@pytest.mark.parametrize("options", [Options(), Options(checks=True), Options(seed=5), Options(checks=True, seed=1)])
+@pytest.mark.parametrize("level", ["tile", "thread"])
+def test_a_grid_without_end_is_refused(options: Options, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No block of it begins: the largest run that the limit allows takes a minute."""
+    monkeypatch.setattr(machine, "Chunk", None)
+    kernel = parsed("", grid="2147483647, 65535, 65535", more=f"level({level})")
+    with pytest.raises(HazardError, match="a grid of 2147483647 x 65535 x 65535 blocks") as caught:
+        run(kernel, {}, options=options)
+    assert caught.value.finding.code == "T402" and caught.value.loc == kernel.loc
+
+
+def test_a_call_with_a_grid_without_end_is_refused() -> None:
+    X = np.zeros(4, np.float32)
+    with pytest.raises(HazardError, match="a grid of 2147483647 x 65535 x 65535 blocks") as caught:
+        endless(X, device="emulator")
+    assert caught.value.finding.code == "T402" and not X.any()
 
 
 def test_copies_that_nothing_waits_for_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

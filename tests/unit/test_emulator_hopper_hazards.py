@@ -244,6 +244,23 @@ def test_wgmma_takes_whole_warpgroups() -> None:
         run_ring(kernel_of(RING, replaced=changes), options=Options())
 
 
+@pytest.mark.parametrize("op", ["fence", "commit_group", "wait {pending = 0, finish = true}"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_warps_of_a_warpgroup_order_and_commit_its_products(op: str, seed: int) -> None:
+    """Three of four are a deadlock that names them, and four are none, also beside a warpgroup that does without."""
+    body = """
+    %warp = gpu.warp_id : index
+    %few = arith.constant {few} : index
+    %some = arith.lt %warp, %few : bool
+    control.if %some {{ wgmma.{op} control.yield }} else {{ control.yield }}
+    """
+    options = Options(checks=True, seed=seed)
+    with pytest.raises(HazardError, match=r"warps 0, 1, 2 wait .* for the other warps of the warpgroup") as caught:
+        check(body.format(few=3, op=op), threads=256, options=options)
+    assert caught.value.finding.code == "T401"
+    check(body.format(few=4, op=op), threads=256, options=options)
+
+
 @pytest.mark.parametrize(("registers", "increase"), [(40, "true"), (240, "false")])
 def test_registers_are_taken_in_the_right_direction(registers: int, increase: str) -> None:
     with pytest.raises(EmulatorError, match="but the launch gives them 168"):

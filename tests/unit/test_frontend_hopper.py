@@ -429,7 +429,7 @@ def test_registers_of_an_accumulator_and_back() -> None:
 
 
 def test_a_fragment_leaves_in_chunks_through_buffers() -> None:
-    math = roles(ir(programs.producer_consumers, BN=256, BUFFERS=3))[4, 8]
+    math = roles(ir(programs.producer_consumers, BN=256, BUFFERS=3, STAGES=3))[4, 8]
     slices, waits = ops(math, matrix.Slice), ops(math, tma.BulkWait)
     assert [op.columns for op in slices] == [(0, 64), (64, 64), (128, 64), (192, 64)]
     # As many groups may be reading as there are other buffers; at first, none of an earlier tile. At last, none at all.

@@ -189,6 +189,11 @@ def test_rows_that_tma_cannot_take(array: ArrayInfo, message: str) -> None:
         check_maps("k", [TensorMap("A", (1, 0), (72, 8), 0, 4, 3)], {"A": array})
 
 
+def test_a_stride_of_several_rows_that_tma_cannot_take() -> None:
+    with pytest.raises(KernelArgumentError, match="the stride of axis 0 is 1099511627776 bytes; expected less"):
+        check_maps("k", [TensorMap("A", (1, 0), (72, 8), 0, 4)], {"A": info((100, 8), (2**37, 1))})
+
+
 def test_tf32_is_loaded_as_it_is() -> None:
     assert encoding(MAP, info((8, 8), dtype=TF32)).data_type == encoding(MAP, info((8, 8), dtype=F32)).data_type == 7
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, parse_expr
+from tiledsl.export.c_expressions import c_expression, c_functions
+from tiledsl.ir.expr import PROCESSORS, parse_expr
 
 HEAD = """\
 /* Kernels exported by tiledsl, version {version} of the manifest, which is in manifest.json with more of the same.
@@ -53,7 +54,8 @@ typedef struct {{
 
 /* A kernel. later_minor_versions: its cubin runs on them, too. programmatic: the launch may have the attribute
  * CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION. shared_bytes above 48 KB have to be allowed by
- * cuFuncSetAttribute. grid(extents, integer scalars by their number, SMs, result). */
+ * cuFuncSetAttribute. grid(extents, integer scalars by their number, SMs, result); where it gives a 0, there is nothing
+ * to launch. A u64 is passed as the int64_t of the same bits. */
 typedef struct {{
     const char *name, *entry, *cubin, *arch;
     int capability[2], later_minor_versions;
@@ -67,11 +69,6 @@ typedef struct {{
     int programmatic, uses_processors;
     void (*grid)(const int64_t *extents, const int64_t *scalars, int64_t processors, unsigned grid[3]);
 }} tiledsl_kernel;
-
-static inline int64_t tiledsl_min(int64_t a, int64_t b) {{ return a < b ? a : b; }}
-static inline int64_t tiledsl_max(int64_t a, int64_t b) {{ return a > b ? a : b; }}
-static inline int64_t tiledsl_floordiv(int64_t a, int64_t b) {{ return a / b - (a % b != 0 && (a < 0) != (b < 0)); }}
-static inline int64_t tiledsl_mod(int64_t a, int64_t b) {{ return a - b * tiledsl_floordiv(a, b); }}
 """
 KERNEL = """\
 
@@ -103,7 +100,6 @@ static const tiledsl_kernel tiledsl_kernels[] = {{
 #endif
 """
 NOTHING = "    {0}, /* none */"
-INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
 def header(manifest: Mapping[str, Any]) -> str:
@@ -111,6 +107,7 @@ def header(manifest: Mapping[str, Any]) -> str:
     kernels = manifest["kernels"]
     rank = max((len(tensor["dims"]) for kernel in kernels for tensor in kernel["tensors"]), default=1)
     parts = [HEAD.format(version=manifest["version"], rank=rank)]
+    parts.append(c_functions([parse_expr(text) for kernel in kernels for text in kernel["launch"]["grid"]]))
     parts += [_kernel(kernel) for kernel in kernels]
     parts.append(TAIL.format(kernels="\n".join(map(_row, kernels)), count=len(kernels)))
     return "".join(parts)
@@ -124,7 +121,8 @@ def _kernel(kernel: Mapping[str, Any]) -> str:
     values |= {name: f"scalars[{i}]" for name, i in scalars.items()}
     consts = ", ".join(f"{name}={value}" for name, value in kernel["consts"].items())
     grid = [
-        f"    grid[{i}] = (unsigned){_expr(parse_expr(e), values)};" for i, e in enumerate(kernel["launch"]["grid"])
+        f"    grid[{i}] = tiledsl_blocks({c_expression(parse_expr(e), values)});"
+        for i, e in enumerate(kernel["launch"]["grid"])
     ]
     return KERNEL.format(
         label=f"{kernel['entry']}({consts})",
@@ -176,18 +174,6 @@ def _map(of: Mapping[str, Any], tensors: Mapping[str, int]) -> str:
     names = ", ".join(of[name] for name in ("data_type", "interleave", "swizzle", "l2_promotion", "fill"))
     numbers = ", ".join(str(of[name]) for name in ("stride_of_extent_1", "every", "first"))
     return f"{tensors[of['tensor']]}, {len(of['axes'])}, {{{axes}}}, {{{box}}}, {names}, {numbers}"
-
-
-def _expr(expr: Expr, values: Mapping[str, str]) -> str:
-    """A host expression in C, in parentheses if it needs them. Names are looked up in `values`."""
-    match expr:
-        case int():
-            return str(expr)
-        case str():
-            return values[expr]
-        case BinExpr(fn, a, b):
-            left, right = _expr(a, values), _expr(b, values)
-            return f"({left} {INFIX[fn]} {right})" if fn in INFIX else f"tiledsl_{fn}({left}, {right})"
 
 
 def _row(kernel: Mapping[str, Any]) -> str:

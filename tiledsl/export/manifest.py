@@ -27,7 +27,7 @@ from tiledsl.runtime.driver import STATIC_SHARED
 from tiledsl.runtime.tensor_maps import DATA_TYPES, FILL_WITH_ZEROS, L2_PROMOTION_128B, NO_INTERLEAVE, SWIZZLES
 from tiledsl.signatures.signature import Specialization
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _tensor_map(m: TensorMap, compiled: Compiled) -> dict[str, Any]:
 
 
 def _launch(compiled: Compiled) -> dict[str, Any]:
-    """grid: expressions of extents, integer scalars and PROCESSORS, the number of SMs; floordiv and mod round down."""
+    """Return how a kernel is launched; its `grid` has host expressions, as text."""
     grid = [*compiled.grid, "1", "1"][:3]
     attributes: dict[str, Any] = {}
     if compiled.cluster != (1, 1, 1):

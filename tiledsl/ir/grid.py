@@ -6,32 +6,68 @@ from typing import Iterator, Mapping, Sequence
 
 from tiledsl.arch import MOST_GRID
 from tiledsl.errors import KernelArgumentError
-from tiledsl.ir.expr import Expr, evaluate
+from tiledsl.ir.expr import CallExpr, Expr, evaluate, exact_value, names_of
 
 
 def checked_grid(
     kernel: str, exprs: Sequence[Expr], names: Mapping[str, int], cluster: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    """Blocks along x, y, z. Raises KernelArgumentError for a grid or a cluster that a GPU cannot launch."""
+    """Return the blocks along x, y, z. Raises KernelArgumentError for a grid or a cluster that a GPU cannot launch."""
     x, y, z = (*(evaluate(e, names) for e in exprs), 1, 1)[:3]
-    for message, fix in _grid_problems(exprs, (x, y, z), cluster):
+    for message, fix in _grid_problems(exprs, names, (x, y, z), cluster):
         raise KernelArgumentError(f"{kernel}(): {message}\n  fix: {fix}")
     return x, y, z
 
 
 def _grid_problems(
-    exprs: Sequence[Expr], grid: tuple[int, int, int], cluster: tuple[int, int, int]
+    exprs: Sequence[Expr], names: Mapping[str, int], grid: tuple[int, int, int], cluster: tuple[int, int, int]
 ) -> Iterator[tuple[str, str]]:
-    """(what is wrong, how to fix it) for each limit that is exceeded."""
+    """Yield (what is wrong, how to fix it) for each limit that is exceeded."""
     for axis, extent, limit, expr in zip("xyz", grid, MOST_GRID, exprs, strict=False):
-        what = f"{axis} = {expr} = {extent} blocks"
+        if 0 < extent <= limit:
+            continue
+        what = f"{axis} = {expr} = {extent} blocks{_given(expr, names)}"
+        if extent == 0:
+            for divisor in _zero_divisors(expr, names):
+                fix = f"pass extents and scalars for which {divisor} is not 0"
+                yield f"the grid is empty: {what}, since it divides by zero", fix
+            continue
+        wrapped = next(_wrapped(expr, names), "")
+        fix = f"compute it in a wider type, as in i64(n) * n: {wrapped}" if wrapped else ""
         if extent > limit:
-            fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
+            fix = fix or "use larger tiles, or put the long dimension on x, the first of grid(...)"
             yield f"the grid is too large: {what}; at most {limit}", fix
-        if extent < 0:
-            yield f"the grid is negative: {what}", "give grid(...) extents that are 0 or more for these arguments"
+        else:
+            fix = fix or "give grid(...) extents that are 0 or more for these arguments"
+            yield f"the grid is negative: {what}", fix
     shown = " x ".join(map(str, cluster))
     for axis, extent, size in zip("xyz", grid, cluster, strict=True):
         if extent % size:
             fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"
             yield f"the grid has {extent} blocks along {axis}, no multiple of the cluster's {size} ({shown})", fix
+
+
+def _given(expr: Expr, names: Mapping[str, int]) -> str:
+    """Return the values of the names in a function, as text."""
+    if not isinstance(expr, CallExpr):
+        return ""
+    return f" for {', '.join(f'{name} = {names[name]}' for name in dict.fromkeys(names_of(expr)))}"
+
+
+def _zero_divisors(expr: Expr, names: Mapping[str, int]) -> Iterator[Expr]:
+    """Yield the divisors in `expr` that are 0, the innermost first."""
+    if isinstance(expr, CallExpr):
+        for arg in expr.args:
+            yield from _zero_divisors(arg, names)
+        if expr.fn in ("floordiv", "mod") and evaluate(expr.args[1], names) == 0:
+            yield expr.args[1]
+
+
+def _wrapped(expr: Expr, names: Mapping[str, int]) -> Iterator[str]:
+    """Yield a text for each function in `expr` whose exact value does not fit in its dtype, the innermost first."""
+    if isinstance(expr, CallExpr):
+        for arg in expr.args:
+            yield from _wrapped(arg, names)
+        exact, value = exact_value(expr.fn, [evaluate(arg, names) for arg in expr.args]), evaluate(expr, names)
+        if exact not in (None, value):
+            yield f"{expr} = {exact} does not fit in {expr.dtype} and wraps to {value}"

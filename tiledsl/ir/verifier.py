@@ -15,7 +15,8 @@
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
     Thread level: no index, tensor, tile, fragment, token or ring anywhere; body arguments are those of `abi`, which are
     distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
-8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
+8.  1 to 3 positive thread extents; no more threads and disjoint shared tiles than some target gives a block;
+    1 to 3 grid extents, whose names the parameters provide, and whose functions exist for their operands' dtypes;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
 9.  Tile level: what `verify_roles` lists of roles, rings and cursors.
 
@@ -25,10 +26,11 @@ A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that i
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterator
 
 from tiledsl.arch import (
     MOST_BLOCKS_PER_SM,
+    MOST_SHARED,
     MOST_THREADS,
     MOST_THREADS_ALONG,
     PORTABLE_CLUSTER,
@@ -38,8 +40,9 @@ from tiledsl.arch import (
 )
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
-from tiledsl.ir.ops import control, roles
+from tiledsl.ir.expr import PROCESSORS
+from tiledsl.ir.expr import problem as grid_problem
+from tiledsl.ir.ops import control, roles, tile
 from tiledsl.ir.types import (
     I32,
     I64,
@@ -59,7 +62,7 @@ from tiledsl.ir.types import (
 )
 from tiledsl.ir.verify_roles import verify_roles
 from tiledsl.layout.fragments import FragmentLayout
-from tiledsl.layout.shared import MAX_SHARED, SPANS
+from tiledsl.layout.shared import SPANS
 from tiledsl.recursion import deep_recursion
 
 _TILE_TYPES = (GlobalType, TileType, FragmentType, TokenType, PendingType, RingType, CursorType)
@@ -91,29 +94,29 @@ def _conditions(kernel: Kernel) -> Iterator[tuple[bool, str]]:
     yield kernel.level in ("tile", "thread"), f"a kernel of level {kernel.level}"
     yield bits in (32, 64), f"{bits} index bits: 32 or 64 are possible"
     yield 1 <= len(threads) <= 3 and min(threads) >= 1, f"threads{threads}: 1 to 3 positive extents are needed"
+    few = kernel.thread_count <= MOST_THREADS and (*threads, 1, 1)[2] <= MOST_THREADS_ALONG[2]
+    yield few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z"
     yield 1 <= len(kernel.grid) <= 3, f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed"
     yield 0 <= level <= 3, f"assembler_level({level}): 0 to 3"
     blocks = len(cluster) == 3 and min(cluster) >= 1 and prod(cluster) <= PORTABLE_CLUSTER
     yield blocks, f"cluster{cluster}: 3 positive extents are needed, at most {PORTABLE_CLUSTER} blocks"
-    fits = 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM and 0 <= kernel.shared_bytes <= MAX_SHARED
+    fits = 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM and 0 <= kernel.shared_bytes <= MOST_SHARED
     yield fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory"
     if kernel.level == "thread":
         yield from _thread_level(kernel)
-        known = {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
+        known = {a.name: a.dtype for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
     else:
         yield from _tile_level(kernel)
         tensors = [a.type.dims for a in kernel.body.args if isinstance(a.type, GlobalType)]
-        known = {d for dims in tensors for d in dims if isinstance(d, str)}
-        known |= {a.name for a in kernel.body.args if isinstance(a.type, DType) and a.type.is_integer}
-    missing = ", ".join(sorted(_names(kernel.grid) - known - {PROCESSORS}))
-    yield not missing, f"the grid needs {missing}, which no parameter gives"
+        known: dict[str, DType] = {d: INDEX for dims in tensors for d in dims if isinstance(d, str)}
+        known |= {a.name: a.type for a in kernel.body.args if isinstance(a.type, DType) and a.type.is_integer}
+    for expr in kernel.grid:
+        wrong = grid_problem(expr, {PROCESSORS: INDEX, **known})
+        yield not wrong, wrong
 
 
 def _thread_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
     """Parameters and tensor maps."""
-    threads = kernel.threads
-    few = kernel.thread_count <= MOST_THREADS and (*threads, 1, 1)[2] <= MOST_THREADS_ALONG[2]
-    yield few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z"
     wanted = [a.type for a in kernel.abi]
     same = [a.type for a in kernel.body.args] == wanted
     yield same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}"
@@ -152,22 +155,10 @@ def _tile_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
         names.add(arg.name)
 
 
-def _names(exprs: Iterable[Expr]) -> set[str]:
-    names: set[str] = set()
-    for expr in exprs:
-        match expr:
-            case str():
-                names.add(expr)
-            case BinExpr(_, a, b):
-                names |= _names((a, b))
-            case _:
-                pass
-    return names
-
-
 class _OpsVerifier:
     """One walk in program order. `visible`: values that the op at hand may use. `warps`: the first and the number of
     those that the op at hand is for. `possible`: by identity, the types that were checked, and for which warps.
+    `shared`: bytes of the shared tiles so far that are over no other, and so disjoint.
 
     No message is written before it is needed: that would take as long as all the checks.
     """
@@ -180,6 +171,7 @@ class _OpsVerifier:
         self.seen: set[Op | Block] = set()
         self.values: list[Value] = []
         self.uses = 0
+        self.shared = 0
 
     def block(self, block: Block, parent: Op | Kernel, end: type[Op]) -> None:
         loc = parent.loc
@@ -253,6 +245,9 @@ class _OpsVerifier:
             self.warps = self.role(op, role) if role and position == 0 else outer
             self.block(inner, op, end)
         self.warps = outer
+        if isinstance(op, tile.SharedAlloc) and not op.over:
+            self.shared += op.type.bytes
+            op.require(self.shared <= MOST_SHARED, f"{self.shared} bytes of shared tiles; at most {MOST_SHARED} fit")
         op.verify_in(self.kernel)
         self.signature(op)
         for carried in [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else ():

@@ -37,8 +37,8 @@ MAX_EXTENT = 1 << 20
 not be computed to say so."""
 
 MAX_SHARED = 1 << 20
-"""Bytes of shared memory that verifier and emulator give a block: more than any target, whose limit a pass checks. At
-tile level, tiles over each other have bytes of their own."""
+"""Bytes of shared memory that the emulator gives a block: more than any target, since at tile level tiles over each
+other have bytes of their own."""
 
 VECTOR_BYTES = (16, 8, 4, 2, 1)
 

@@ -7,14 +7,13 @@ later calls with similar arguments; the launcher keeps all plans.
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Mapping, TypeVar
 
 from tiledsl.ir.abi import launch_parameters
-from tiledsl.ir.expr import PROCESSORS, parse_expr
+from tiledsl.ir.expr import PROCESSORS, names_of, parse_expr
 from tiledsl.ir.grid import checked_grid
 from tiledsl.runtime.arrays import describe, host_array, is_torch, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
@@ -247,7 +246,8 @@ class Dispatcher:
         arch = gpu.target_of(device, self.signature.name, self.signature.arch)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
         image = self.builds.compiled(problem.spec, arch)
-        used = set(re.findall(r"\w+", " ".join(image.grid)))
+        extents = tuple(map(parse_expr, image.grid))
+        used = {name for extent in extents for name in names_of(extent)}
         self.launcher.key_by_value(frozenset(p.name for p in self.signature.scalars if p.name in used))
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
@@ -263,7 +263,7 @@ class Dispatcher:
             if image.tensor_maps:
                 gpu.blank(context, False)  # now, as nothing can be allocated while a graph is captured
         names = {PROCESSORS: processors, **problem.extents, **integers}
-        grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
+        grid = checked_grid(image.name, extents, names, image.cluster)
         maps = None
         if image.tensor_maps:
             maps = MapImages(gpu, device, image.name, image.tensor_maps, buffer.pointers, arrays, image.written)

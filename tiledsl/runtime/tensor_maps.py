@@ -82,7 +82,8 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
         info = arrays[tensor.tensor]
         head = f"{kernel}() reads or writes {tensor.tensor} by TMA, which cannot describe it"
         for axis in () if info.empty else tensor.axes:
-            extent, stride = info.shape[axis], info.strides[axis] * info.dtype.bytes
+            times = tensor.every if axis in tensor.axes[1:2] else 1
+            extent, stride = info.shape[axis], info.strides[axis] * info.dtype.bytes * times
             if extent > arch.TMA_MOST_EXTENT:
                 raise KernelArgumentError(
                     f"{head}: axis {axis} has {extent} elements; at most 2^32\n  fix: split it", code="C804"

@@ -9,6 +9,7 @@ import typing
 from typing import Any, Callable, Mapping, TypeVar
 
 from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.ir.expr import PROCESSORS
 from tiledsl.ir.types import INDEX, MOST_EXTENT, DType
 from tiledsl.lang.constants import ConstMarker
 from tiledsl.lang.dim import Dim
@@ -45,6 +46,9 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
             if dim in others:
                 message = f"{dim} names both an extent of {param.name} and a parameter"
                 errors.append(reader.error(param.name, message, "rename one of them", code="C114"))
+        if PROCESSORS in (param.dims if isinstance(param, GlobalParam) else (param.name,)):
+            message = f"{PROCESSORS} is the number of SMs in the extents of a grid, and no name of a parameter's"
+            errors.append(reader.error(param.name, message, "rename it", code="C114"))
     if errors:
         raise CompileErrors(errors)
     params = tuple(p for p in found if not isinstance(p, ConstParam))

@@ -22,6 +22,7 @@ from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import PATIENCE, Schedule, Turns
+from tiledsl.errors import HazardError
 
 _CHUNK_STEPS = 64
 """Iterations of a loop that a chunk counts as."""
@@ -38,14 +39,31 @@ class Part:
     program: Program
     registers: list[Any]
 
-    def chunks(self, options: Options) -> Iterator[Start]:
+    def blocks(self) -> int:
+        x, y, z = self.launch.launch.grid
+        return x * y * z
+
+    def chunk_size(self, options: Options) -> int:
+        """Return how many blocks a chunk has."""
         run, launch = self.launch, self.launch.launch
-        x, y, z = launch.grid
-        blocks, unit = x * y * z, whole_clusters(launch)
+        unit = whole_clusters(launch)
         memory = _CHECKED_BYTES if options.checks else _SHARED_BYTES
         most = min(options.chunk_threads // (run.positions.warps * WARP), memory // max(1, launch.shared_bytes))
-        size = max(1, most // unit) * unit
+        return max(1, most // unit) * unit
+
+    def chunks(self, options: Options) -> Iterator[Start]:
+        blocks, size = self.blocks(), self.chunk_size(options)
         return ((self, first, min(size, blocks - first)) for first in range(0, blocks, size))
+
+    def require_few(self, options: Options) -> None:
+        """Raise HazardError if the chunks alone have more steps than the run may have, with or without a seed."""
+        steps = _CHUNK_STEPS * -(-self.blocks() // self.chunk_size(options))
+        if steps > options.max_steps:
+            shown = " x ".join(map(str, self.launch.launch.grid))
+            head = f"the run does not end: a grid of {shown} blocks"
+            message = f"{head} counts as {steps} iterations of loops or more; at most {options.max_steps} are possible"
+            fix = "launch fewer blocks, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
+            raise HazardError(message, self.launch.kernel.loc, fix, code="T402")
 
 
 Start = tuple[Part, int, int]
@@ -54,6 +72,8 @@ Start = tuple[Part, int, int]
 
 def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: Reports | None) -> None:
     """All blocks of these launches, which run at the same time."""
+    for part in parts:
+        part.require_few(options)
     waiting = _in_rounds([part.chunks(options) for part in parts])
     for start in islice(waiting, len(parts)):
         _begin(start, turns)

@@ -14,11 +14,11 @@ from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe, i
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.steps import Bounds
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Op, Value
 from tiledsl.ir.declare import MOST_STAGES
-from tiledsl.ir.expr import FUNCTIONS, BinExpr, Expr
+from tiledsl.ir.expr import FUNCTIONS, CallExpr, Expr
 from tiledsl.ir.ops import arith, gpu, tile
-from tiledsl.ir.types import INDEX, DType, GlobalType
+from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType, Type
 
 
 def _once(call: Call, declared: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -101,7 +101,7 @@ def _grid_size(call: Call) -> Any:
 
 
 def host_expression(call: Call, extent: Any) -> Expr:
-    """A grid extent as an expression that the launch evaluates, read off the ops that compute it."""
+    """Return a grid extent as an expression that the launch evaluates, read off the ops that compute it."""
     if is_int(extent):
         return extent
     if not isinstance(extent, Value):
@@ -110,21 +110,33 @@ def host_expression(call: Call, extent: Any) -> Expr:
     if owner in (call.unit.kernel.body, call.unit.host) and integer:
         return extent.name
     match owner:
-        case arith.Constant() if owner.dtype.is_integer:
-            return owner.value
+        case arith.Constant() if _on_host(owner.dtype):
+            return int(owner.value)
         case tile.Dim() if type(owner) is tile.Dim:
             tensor = owner.tensor.type
             assert isinstance(tensor, GlobalType)
             return tensor.dims[owner.axis]
-        case arith.Cast() if integer:
-            return host_expression(call, owner.src)
-        case arith.Scalar() if owner.fn.name in FUNCTIONS:
-            a, b = owner.operands
-            return BinExpr(owner.fn.name, host_expression(call, a), host_expression(call, b))
+        case arith.Cast() if _on_host(to := owner.to) and _on_host(owner.src.type):
+            given = host_expression(call, owner.src)
+            (low, high), (least, most) = to.limits, owner.src.dtype.limits
+            return given if low <= least and most <= high else CallExpr("cast", (given,), to)
+        case arith.Scalar() if owner.fn.name in FUNCTIONS and _on_host(owner.operands[0].type):
+            return CallExpr(owner.fn.name, _host_expressions(call, owner), owner.operands[0].dtype)
+        case arith.Select() if _on_host(extent.type):
+            return CallExpr("select", _host_expressions(call, owner), extent.dtype)
         case _:
             message = "a grid extent depends on something that the host does not know before the launch"
-            fix = "compute it from dimensions, consts and integer scalars with + - * // %, cdiv, min and max"
+            fix = "compute it from dimensions, consts, and integer scalars with integer operators, cdiv, min, and max"
             raise call.error(message, fix, code="C115")
+
+
+def _host_expressions(call: Call, op: Op) -> tuple[Expr, ...]:
+    return tuple(host_expression(call, operand) for operand in op.operands)
+
+
+def _on_host(type_: Type) -> bool:
+    """Return True for the types that host expressions have."""
+    return isinstance(type_, DType) and (type_.is_integer or type_ == BOOL)
 
 
 @intrinsic(range, signature=lambda *bounds: None)

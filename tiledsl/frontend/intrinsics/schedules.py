@@ -22,7 +22,7 @@ from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.steps import Bounds
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
+from tiledsl.ir.expr import PROCESSORS, CallExpr, Expr
 from tiledsl.ir.ops import barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
@@ -153,15 +153,15 @@ def _persistent(call: Call) -> ScheduleObject:
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
         kernel.cluster = (place.blocks, 1, 1)
-    most: Expr = BinExpr("floordiv", PROCESSORS, place.blocks) if place.blocks > 1 else PROCESSORS
+    most: Expr = CallExpr("floordiv", (PROCESSORS, place.blocks)) if place.blocks > 1 else PROCESSORS
     call.state.cluster = place
     schedule = replace(schedule, place=place)
     items = schedule.counted(call.frame, call.node)
     try:
-        grid = BinExpr("min", host_expression(call, items), most)
+        grid = CallExpr("min", (host_expression(call, items), most))
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
         grid = most
-    kernel.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
+    kernel.grid = (CallExpr("mul", (grid, place.blocks)) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
 

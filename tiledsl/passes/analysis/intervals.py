@@ -16,7 +16,7 @@ from math import prod
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
+from tiledsl.ir.expr import PROCESSORS, CallExpr, Expr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.scalar import OPPOSITE
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
@@ -139,8 +139,13 @@ class Intervals:
                 return expr, expr
             case str():
                 return self._names.get(expr, (0, self._most_extent))
-            case BinExpr(fn, a, b):
-                return RULES[fn](self._host(a), self._host(b)) or INDEX.limits
+            case CallExpr(fn, args, _):
+                full, rule, of_args = expr.result.limits, RULES.get(fn), [self._host(arg) for arg in args]
+                if fn in ("cast", "select"):
+                    found = reduce(hull, of_args[-2:])
+                else:
+                    found = None if rule is None else rule(*of_args)
+                return full if found is None or found[0] < full[0] or found[1] > full[1] else found
 
     def _any(self, values: Sequence[Value]) -> Interval:
         return reduce(hull, map(self.of, values))

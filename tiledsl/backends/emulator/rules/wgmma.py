@@ -42,7 +42,7 @@ from tiledsl.layout.shared import CHUNK, ROWS, row_major
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
 
-@condition(wgmma.Mma, wgmma.Instruction)
+@condition(wgmma.Mma, wgmma.Instruction, wgmma.Fence, wgmma.Commit, wgmma.Wait, wgmma.WaitGroup)
 class _WholeWarpgroups(Condition):
     """All four warps of a warpgroup have come."""
 
@@ -249,18 +249,15 @@ def _chunks(addresses: bytes, count: int) -> Ints:
 
 @rule(wgmma.Wait, wgmma.WaitGroup)
 def wait(c: Cohort, op: wgmma.Wait | wgmma.WaitGroup, *values: Any) -> Any:
-    require_full_warps(c, op)
     c.chunk.hook.on_wait(op, "wgmma", *c.threads(), op.pending)
     return values if len(values) != 1 else values[0]
 
 
 @rule(wgmma.Fence)
 def fence(c: Cohort, op: wgmma.Fence) -> None:
-    require_full_warps(c, op)
     c.chunk.hook.on_fence(op, "registers", *c.threads())
 
 
 @rule(wgmma.Commit)
 def commit(c: Cohort, op: wgmma.Commit) -> None:
-    require_full_warps(c, op)
     c.chunk.hook.on_commit(op, "wgmma", *c.threads())
