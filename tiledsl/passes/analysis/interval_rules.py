@@ -1,16 +1,51 @@
-"""Intervals of integers: what the functions of the scalar table make of them, exactly where nothing wraps."""
+"""Intervals of integers: what the functions of the scalar table make of them.
+
+`_EXACT` says what the functions are of numbers that do not wrap. `transfer` is the only way to it: an interval that
+leaves the dtype becomes all numbers of the dtype.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
+
+from tiledsl.ir.scalar import ScalarFn
+from tiledsl.ir.types import DType
 
 Interval = tuple[int, int]
 """The least and the greatest number."""
 
 
+def transfer(fn: ScalarFn, dtype: DType, operands: Sequence[Interval], fits: Interval | None = None) -> Interval:
+    """Return the interval of row `fn` of the scalar table for integers of `dtype` in these intervals.
+
+    Args:
+        fn: A row that is defined for integers.
+        dtype: The dtype of the operands.
+        operands: One interval per operand.
+        fits: The interval that the exact result is promised to be in, where it is.
+    """
+    if fn.to_bool:
+        return 0, 1
+    found = _EXACT[fn.name](*operands)
+    return within(dtype, found if fits is None or found is None else both(found, fits))
+
+
+def within(dtype: DType, found: Interval | None) -> Interval:
+    """Return `found`, or all numbers of `dtype` where it is None or leaves the dtype: then the value may have wrapped."""
+    least, most = dtype.limits
+    return found if found is not None and least <= found[0] and found[1] <= most else (least, most)
+
+
 def hull(a: Interval, b: Interval) -> Interval:
+    """Return the smallest interval that has all numbers of both."""
     return min(a[0], b[0]), max(a[1], b[1])
+
+
+def both(found: Interval, other: Interval) -> Interval:
+    """Return the numbers that are in both, or `found` where none is: nothing of such a value is ever computed."""
+    least, most = max(found[0], other[0]), min(found[1], other[1])
+    return (least, most) if least <= most else found
 
 
 def _monotone(fn: Callable[..., int]) -> Callable[..., Interval]:
@@ -66,7 +101,12 @@ def _abs(a: Interval) -> Interval:
     return 0 if a[0] <= 0 <= a[1] else least, most
 
 
-RULES: dict[str, Callable[..., Interval | None]] = {
+def _count(a: Interval) -> Interval:
+    """Return how many bits of some kind there can be, of as many as the widest dtype has."""
+    return 0, 64
+
+
+_EXACT: dict[str, Callable[..., Interval | None]] = {
     "add": _monotone(int.__add__),
     "sub": _monotone(int.__sub__),
     "mul": _monotone(int.__mul__),
@@ -82,4 +122,6 @@ RULES: dict[str, Callable[..., Interval | None]] = {
     "not": _monotone(int.__invert__),
     "shl": _shl,
     "shr": _shr,
+    "popc": _count,
+    "clz": _count,
 }
