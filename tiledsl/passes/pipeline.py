@@ -70,7 +70,7 @@ def pipeline(
         # Checks that the chosen layouts fit.
         *checks,
         # Last at tile level, when all indices exist: expand uses 32 bits for every index that this pass does not widen.
-        Pass("index-width", widen_indices),
+        Pass("index-width", partial(widen_indices, bounds=bounds)),
         # Thread level from here on.
         Pass("expand", partial(expand, bounds=bounds)),
         # Before cse, so that the copies' address arithmetic is in the block that it looks at.

@@ -1,7 +1,7 @@
 """Intervals of integers: what the functions of the scalar table make of them.
 
-`_EXACT` says what the functions are of numbers that do not wrap. `transfer` is the only way to it: an interval that
-leaves the dtype becomes all numbers of the dtype.
+`_EXACT` says what the functions are of numbers that do not wrap. For those of a dtype, `transfer` is the only way to it:
+an interval that leaves the dtype becomes all numbers of the dtype.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ def transfer(fn: ScalarFn, dtype: DType, operands: Sequence[Interval], fits: Int
     """
     if fn.to_bool:
         return 0, 1
-    found = _EXACT[fn.name](*operands)
+    found = exact(fn.name, *operands)
     return within(dtype, found if fits is None or found is None else both(found, fits))
+
+
+def exact(fn: str, *operands: Interval) -> Interval | None:
+    """Return the interval of row `fn` for integers that never wrap, as those of host expressions; None: any number."""
+    return _EXACT[fn](*operands)
 
 
 def within(dtype: DType, found: Interval | None) -> Interval:

@@ -18,10 +18,10 @@ from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
-from tiledsl.ir.scalar import OPPOSITE, SCALAR
+from tiledsl.ir.scalar import OPPOSITE
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.interval_rules import Interval, both, hull, transfer, within
+from tiledsl.passes.analysis.interval_rules import Interval, both, exact, hull, transfer, within
 from tiledsl.passes.analysis.structure import incoming
 
 DEPTH = 200
@@ -143,7 +143,7 @@ class Intervals:
             case str():
                 return self._names.get(expr, (0, self._most_extent))
             case BinExpr(fn, a, b):
-                return transfer(SCALAR[fn], INDEX, (self._host(a), self._host(b)))
+                return exact(fn, self._host(a), self._host(b)) or INDEX.limits
 
     def _any(self, values: Sequence[Value]) -> Interval:
         return reduce(hull, map(self.of, values))
