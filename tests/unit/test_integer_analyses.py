@@ -85,7 +85,10 @@ def test_functions_of_pairs_of_intervals_of_bytes(row: ScalarFn, dtype: DType) -
         rows = table[a[0] - least : a[1] - least + 1]
         lows, highs = rows.min(0), rows.max(0)
         for b in intervals:
-            low, high = int(lows[b[0] - least : b[1] - least + 1].min()), int(highs[b[0] - least : b[1] - least + 1].max())
+            low, high = (
+                int(lows[b[0] - least : b[1] - least + 1].min()),
+                int(highs[b[0] - least : b[1] - least + 1].max()),
+            )
             found = transfer(row, dtype, [a, b])
             assert dtype.limits[0] <= found[0] <= low and high <= found[1] <= dtype.limits[1], (a, b, found)
             corners = [] if exact is None else [int(exact(x, y)) for x in a for y in b]
@@ -302,5 +305,7 @@ def test_forms_of_lanes_are_the_values_they_stand_for(seed: int) -> None:
         parts = [computed(symbol, known).astype(object) * c for symbol, c in form.terms.items()]  # type: ignore[arg-type]
         found = sum(parts, form.lanes.reshape(-1).astype(object))
         exact = value.dtype in (BOOL, INDEX)
-        wrong = (found - numbers_.astype(object)) if exact else (found - numbers_.astype(object)) % (1 << value.dtype.bits)
+        wrong = (
+            (found - numbers_.astype(object)) if exact else (found - numbers_.astype(object)) % (1 << value.dtype.bits)
+        )
         assert not np.any(wrong), value.op

@@ -200,7 +200,12 @@ class Intervals:
         if sum_ is value:
             return 0
         op = sum_.op
-        if not isinstance(op, arith.Scalar) or op.fn.name != "add" or op.operands[0] is not value or value.type != INDEX:
+        if (
+            not isinstance(op, arith.Scalar)
+            or op.fn.name != "add"
+            or op.operands[0] is not value
+            or value.type != INDEX
+        ):
             return None
         distance = integer(op.operands[1])
         if distance is None or self._fits_extents(op):

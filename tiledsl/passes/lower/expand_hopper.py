@@ -111,7 +111,8 @@ def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, 
 
 def _saturated(x: Expander, old: Value, index: Value) -> Value:
     """Return `index` if it is known to fit a coordinate, else the nearest one that does: it is past the edge, too."""
-    if max(map(abs, x.b.intervals.of(old))) <= INDEX32_LIMIT:
+    least, most = x.b.intervals.of(old)
+    if least >= I32.limits[0] and most <= I32.limits[1]:
         return index
     return x.b.scalar("min", x.b.scalar("max", index, -INDEX32_LIMIT), INDEX32_LIMIT)
 
