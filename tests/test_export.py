@@ -171,6 +171,7 @@ def test_the_header_says_what_the_manifest_says(product: tuple[Path, dict[str, A
     assert text == header(manifest)
     functions: dict[str, Any] = {"tiledsl_min": min, "tiledsl_max": max}
     functions |= {"tiledsl_floordiv": int.__floordiv__, "tiledsl_mod": int.__mod__}
+    functions["tiledsl_ceildiv"] = lambda a, b: -(-a // b)
     for kernel in manifest["kernels"]:
         extents = {name: 100 * number + 77 for number, name in enumerate(kernel["extents"])}
         (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)

@@ -219,7 +219,7 @@ def test_what_is_no_const(consts: dict[str, Any], message: str) -> None:
 
 def test_a_grid_that_divides_by_zero_names_what_is_zero() -> None:
     text = refused(lambda: cut(ones(), 0, device="emulator"))
-    assert "floordiv(add(M, sub(n, 1)), n) divides by zero" in text and "for which n is not 0" in text
+    assert "ceildiv(M, n) divides by zero" in text and "for which n is not 0" in text
 
 
 def test_questions_about_a_run() -> None:

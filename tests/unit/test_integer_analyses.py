@@ -23,6 +23,9 @@ from tiledsl.passes.analysis.interval_rules import Interval, hull, transfer
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.lanes import Lanes
 from tiledsl.passes.analysis.sums import Sum, Sums
+from tiledsl.passes.scalar.canonicalize import Simplifier
+from tiledsl.passes.scalar.ceil_division import lower_ceil_divisions
+from tiledsl.passes.scalar.identities import simplify_scalar
 
 Array = np.ndarray[Any, Any]
 INTEGERS = [d for d in DTYPES.values() if d.is_integer]
@@ -217,6 +220,55 @@ def test_variables_of_loops(dtype: DType) -> None:
 
 def test_an_interval_is_the_smallest_one_that_holds_both() -> None:
     assert hull((-3, 2), (1, 9)) == (-3, 9)
+
+
+# -- folding ---------------------------------------------------------------------------------------
+
+
+def edges(dtype: DType) -> list[int]:
+    least, most = dtype.limits
+    around = {0, 1, 2, 3, 7, 8, dtype.bits - 1, dtype.bits, least, least + 1, most - 1, most, -1, -2, -8}
+    return sorted(v for v in around if least <= v <= most)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("row", [r for r in SCALAR.values() if any(map(r.accepts, INTEGERS))], ids=lambda r: r.name)
+def test_what_is_folded_is_what_is_computed(row: ScalarFn, dtype: DType) -> None:
+    """For every number at an edge of the dtype: with constants on one side, on both, and of a number and itself."""
+    if not row.accepts(dtype):
+        return
+    body = Block([dtype], ["x"])
+    (x,), column = body.args, np.array(edges(dtype), semantics.numpy_dtype(dtype))
+
+    def check(*operands: Value) -> None:
+        op = arith.scalar(row.name, *operands)
+        expected = semantics.apply(row.name, dtype, *(computed(v, {x: column}) for v in operands))
+        assert isinstance(op, arith.Scalar)
+        found = simplify_scalar(Simplifier(body), op) or Builder(body).value(op)
+        assert np.array_equal(np.broadcast_to(computed(found, {x: column}), expected.shape), expected), op
+
+    if row.arity == 2:
+        check(x, x)
+    constants = [Builder(body).constant(v, dtype) for v in edges(dtype)]
+    for operands in product([x, *constants], repeat=row.arity):
+        check(*operands)
+
+
+def test_ceiling_division_is_written_as_a_floor_division_where_that_is_the_same() -> None:
+    """Whatever the intervals of the operands are; also where they are not known, and where it wraps."""
+    for dtype in (I8, U8):
+        b, (x, y) = block(dtype, dtype)
+        column = numbers(dtype)
+        known: dict[Value, Array] = dict(zip((x, y), np.broadcast_arrays(column[:, None], column), strict=True))
+        pairs = [b.constant(v, dtype) for v in edges(dtype)] + [y]
+        low = [b.scalar("and", x, b.constant(mask, dtype)) for mask in (1, 7, 100)]
+        divided = [b.scalar("ceildiv", a, c) for a in [x, *low] for c in pairs]
+        users = [b.scalar("neg", v) for v in divided]
+        expected = [computed(v, dict(known)) for v in divided]
+        lower_ceil_divisions(of(b))
+        found = [user.op.operands[0] for user in users if user.op]
+        assert sum(v.op.name == "arith.floordiv" for v in found if v.op) > 20
+        assert all(np.array_equal(computed(v, known), e) for v, e in zip(found, expected, strict=True))
 
 
 # -- other analyses --------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ typedef struct {{
 static inline int64_t tiledsl_min(int64_t a, int64_t b) {{ return a < b ? a : b; }}
 static inline int64_t tiledsl_max(int64_t a, int64_t b) {{ return a > b ? a : b; }}
 static inline int64_t tiledsl_floordiv(int64_t a, int64_t b) {{ return a / b - (a % b != 0 && (a < 0) != (b < 0)); }}
+static inline int64_t tiledsl_ceildiv(int64_t a, int64_t b) {{ return a / b + (a % b != 0 && (a < 0) == (b < 0)); }}
 static inline int64_t tiledsl_mod(int64_t a, int64_t b) {{ return a - b * tiledsl_floordiv(a, b); }}
 """
 KERNEL = """\

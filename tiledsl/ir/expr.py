@@ -17,7 +17,7 @@ PROCESSORS = "processors"
 
 @dataclass(frozen=True, slots=True)
 class BinExpr:
-    """`fn` is one of add, sub, mul, floordiv, mod, min, max."""
+    """`fn` is a function of `FUNCTIONS`."""
 
     fn: str
     a: Expr
@@ -30,11 +30,18 @@ class BinExpr:
 Expr = int | str | BinExpr
 """A str is the name of a run-time dimension or of an integer scalar argument, or PROCESSORS."""
 
+
+def ceildiv(a: int, b: int) -> int:
+    """Return ``a / b`` rounded up, as the row `ceildiv` of the scalar table does where nothing wraps."""
+    return -(-a // b)
+
+
 FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "add": int.__add__,
     "sub": int.__sub__,
     "mul": int.__mul__,
     "floordiv": int.__floordiv__,
+    "ceildiv": ceildiv,
     "mod": int.__mod__,
     "min": lambda a, b: min(a, b),
     "max": lambda a, b: max(a, b),
@@ -51,7 +58,7 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
             return values[expr]
         case BinExpr(fn, a, b):
             left, right = evaluate(a, values), evaluate(b, values)
-            if fn in ("floordiv", "mod") and right == 0:
+            if fn in ("floordiv", "ceildiv", "mod") and right == 0:
                 message = f"the grid is undefined for these arguments: {expr} divides by zero"
                 raise KernelArgumentError(f"{message}\n  fix: pass extents and scalars for which {b} is not 0")
             return FUNCTIONS[fn](left, right)

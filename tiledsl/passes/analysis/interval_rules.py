@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from tiledsl.ir.expr import ceildiv
 from tiledsl.ir.scalar import ScalarFn
 from tiledsl.ir.types import DType
 
@@ -63,14 +64,17 @@ def _monotone(fn: Callable[..., int]) -> Callable[..., Interval]:
     return of
 
 
-_quotient = _monotone(int.__floordiv__)
+def _quotient(rounded: Callable[[int, int], int]) -> Callable[..., Interval]:
+    """Return the rule of a quotient, which is monotone where the divisor keeps its sign, and 0 for a divisor of 0."""
+    monotone = _monotone(rounded)
 
+    def of(a: Interval, b: Interval) -> Interval:
+        found = [(0, 0)] if b[0] <= 0 <= b[1] else []
+        parts = ((b[0], min(b[1], -1)), (max(b[0], 1), b[1]))
+        found += [monotone(a, part) for part in parts if part[0] <= part[1]]
+        return min(low for low, _ in found), max(high for _, high in found)
 
-def _floordiv(a: Interval, b: Interval) -> Interval:
-    found = [(0, 0)] if b[0] <= 0 <= b[1] else []  # x // 0
-    parts = ((b[0], min(b[1], -1)), (max(b[0], 1), b[1]))
-    found += [_quotient(a, part) for part in parts if part[0] <= part[1]]
-    return min(low for low, _ in found), max(high for _, high in found)
+    return of
 
 
 def _mod(a: Interval, b: Interval) -> Interval:
@@ -115,7 +119,8 @@ _EXACT: dict[str, Callable[..., Interval | None]] = {
     "add": _monotone(int.__add__),
     "sub": _monotone(int.__sub__),
     "mul": _monotone(int.__mul__),
-    "floordiv": _floordiv,
+    "floordiv": _quotient(int.__floordiv__),
+    "ceildiv": _quotient(ceildiv),
     "mod": _mod,
     "min": _monotone(min),
     "max": _monotone(max),

@@ -30,7 +30,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import divisor_of
 from tiledsl.passes.analysis.intervals import Intervals
 
-
 NEAR = (1 << 31) - INDEX32_LIMIT
 """The largest constant that is taken out of an index: what is left of an index in bounds then fits 32 bits, too. Of one
 that is farther away it may have wrapped, and an address has 64 bits."""
