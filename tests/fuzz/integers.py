@@ -1,8 +1,8 @@
 """Cases of `integers`: random programs of integers near the ends of their dtypes (tests/property/random_integers.py).
 
-A case is a pack of programs. Its results at tile level, where no pass has run, at thread level, with and without checks of
-bounds, and with constants for all inputs are those that `ir.semantics` gives. A program that reads outside a table is
-refused at both levels, and no other one is.
+A case is a pack of programs. Its results at tile level, where no pass has run, at thread level, with and without checks
+of bounds, and with constants for all inputs are those that `ir.semantics` gives. A program that reads outside a table
+is refused at both levels, and no other one is.
 """
 
 from __future__ import annotations

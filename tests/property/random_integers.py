@@ -1,15 +1,16 @@
 """Random programs of integers near the ends of their dtypes, and what they mean.
 
-A program is written once, by `_Writer`, for a machine: `_IrMachine` builds tile-level IR of it, and `_Lanes` computes it
-by `ir.semantics`, for all threads at once. Both draw the same random numbers. A program loads numbers, computes with all
-integer dtypes under conditions and in loops, and reads tables at what it has computed, with guards and without; its
-result is one i64 per thread. `Pack` is a kernel of several programs.
+A program is written once, by `_Writer`, for a machine: `_IrMachine` builds tile-level IR of it, and `_Lanes` computes
+it by `ir.semantics`, for all threads at once. Both draw the same random numbers. A program loads numbers, computes with
+all integer dtypes under conditions and in loops, and reads tables at what it has computed, with guards and without;
+its result is one i64 per thread. `Pack` is a kernel of several programs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -187,7 +188,9 @@ class _Lanes(_Machine):
         return self.select(condition, self._under(condition.array, then), self._under(~condition.array, orelse))
 
     def loop(self, bounds: Sequence[Handle], init: Handle, body: Callable[[Handle, Handle], Handle]) -> Handle:
-        ranges = [range(*map(int, each)) if each[2] else range(0) for each in zip(*(v.array for v in bounds), strict=True)]
+        ranges = [
+            range(*map(int, each)) if each[2] else range(0) for each in zip(*(v.array for v in bounds), strict=True)
+        ]
         value, dtype = init, bounds[0].dtype
         for turn in range(max(map(len, ranges))):
             runs = np.array([turn < len(r) for r in ranges])
@@ -306,12 +309,13 @@ class _Writer:
         x = self.some(random, pool)
         condition, seeds = self.condition(random, x, pool), (random.getrandbits(60), random.getrandbits(60))
         if random.random() < 0.5:
-            then: Callable[[], Handle] = lambda: self.of(Random(seeds[0]), x, pool)
-            other: Callable[[], Handle] = lambda: self.m.constant(near(Random(seeds[1]), x.dtype), x.dtype)
-        else:
-            then = lambda: self.block(seeds[0], pool, depth + 1)
-            other = lambda: self.block(seeds[1], pool, depth + 1)
-        return self.m.branch(condition, then, other)
+            return self.m.branch(
+                condition,
+                lambda: self.of(Random(seeds[0]), x, pool),
+                lambda: self.m.constant(near(Random(seeds[1]), x.dtype), x.dtype),
+            )
+        blocks = [partial(self.block, seed, pool, depth + 1) for seed in seeds]
+        return self.m.branch(condition, *blocks)
 
     def loop(self, random: Random, pool: Sequence[Handle], depth: int) -> Handle:
         """A few turns from anywhere; where the last bound wraps, none or some."""
@@ -388,12 +392,14 @@ class Pack:
     expected: Array
     outside: tuple[bool, ...]
 
-    def kernel(self, chosen: Sequence[int], *, safe: bool = False, lane: int = -1, index_bits: int = 32) -> Kernel:
+    def kernel(
+        self, chosen: Sequence[int], *, safe: Sequence[bool] = (), lane: int = -1, index_bits: int = 32
+    ) -> Kernel:
         """Return a tile-level kernel of the programs of these numbers.
 
         Args:
             chosen: The numbers of the programs, in the order of their results.
-            safe: Whether every load gets a guard.
+            safe: For each of them, whether every load gets a guard. (default: none does)
             lane: A thread whose inputs are constants of the kernel; -1 for none.
             index_bits: 32 or 64.
         """
@@ -407,8 +413,9 @@ class Pack:
         b = Builder(made.body)
         memories = {arg.name: arg for arg in made.body.args}
         machine = _IrMachine(b, memories, b.value(gpu.ThreadId(axis=0)))
-        machine.safe, machine.inputs, machine.lane = safe, self.inputs, lane
+        machine.inputs, machine.lane = self.inputs, lane
         for row, number in enumerate(chosen):
+            machine.safe = bool(safe) and safe[row]
             result = _Writer(machine).program(self.seeds[number])
             b.op(tile.Store, memories["OUT"], b.constant(row, INDEX), machine.thread, result)
         b.op(control.Return)

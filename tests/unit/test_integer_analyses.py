@@ -45,7 +45,7 @@ def numbers(dtype: DType) -> Array:
 
 
 def ends(dtype: DType) -> list[int]:
-    """Return where intervals of a dtype begin and end: near its limits, near 0, and near the limits of half its bits."""
+    """Return where intervals of a dtype begin and end: near its limits, 0, and those of half its bits."""
     if dtype.bits == 8:
         return [v + 128 * (dtype is U8) for v in ENDS]
     least, most = dtype.limits

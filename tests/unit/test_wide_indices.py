@@ -42,9 +42,8 @@ def scaled_i64(X: Global[i64, N], T: Global[i32, Literal[3], Literal[16], Litera
 def near_the_largest(X: Global[i64, N], T: Global[i32, Literal[3], Literal[16], Literal[2]], Y: Global[i32, N]):
     i = grid(N) + threads(1)
     x = index(X[i])
-    if x >= 0:
-        if x + 5 < 16:
-            Y[i] = T[1, x, 0]
+    if x >= 0 and x + 5 < 16:
+        Y[i] = T[1, x, 0]
 
 
 @tile_kernel
@@ -74,7 +73,7 @@ def beyond_along_one_axis(X: Global[i64, N], T: Global[i32, Literal[16]], Y: Glo
 )
 def test_an_index_that_leaves_its_memory_is_a_finding(kernel: Any, inside: int, outside: int) -> None:
     _, space, _ = kernel.signature.tensors
-    extents = [dim for dim in space.dims]
+    extents = list(space.dims)
     array = np.arange(np.prod(extents), dtype=np.int32).reshape(extents)
     X, Y = (
         np.zeros(1, dtype)

@@ -159,7 +159,8 @@ def _tensor_map(m: TensorMap, compiled: Compiled) -> dict[str, Any]:
 
 
 def _launch(compiled: Compiled) -> dict[str, Any]:
-    """grid: expressions of extents, integer scalars and PROCESSORS, the number of SMs; floordiv and mod round down, ceildiv up."""
+    """grid: expressions of extents, integer scalars and PROCESSORS, the number of SMs; floordiv and mod round down,
+    ceildiv rounds up."""
     grid = [*compiled.grid, "1", "1"][:3]
     attributes: dict[str, Any] = {}
     if compiled.cluster != (1, 1, 1):

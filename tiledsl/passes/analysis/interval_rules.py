@@ -1,7 +1,7 @@
 """Intervals of integers: what the functions of the scalar table make of them.
 
-`_EXACT` says what the functions are of numbers that do not wrap. For those of a dtype, `transfer` is the only way to it:
-an interval that leaves the dtype becomes all numbers of the dtype.
+`_EXACT` says what the functions are of numbers that do not wrap. For those of a dtype, `transfer` is the only way to
+it: an interval that leaves the dtype becomes all numbers of the dtype.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def exact(fn: str, *operands: Interval) -> Interval | None:
 
 
 def within(dtype: DType, found: Interval | None) -> Interval:
-    """Return `found`, or all numbers of `dtype` where it is None or leaves the dtype: then the value may have wrapped."""
+    """Return `found`, or all numbers of `dtype` where it is None or leaves the dtype: the value may have wrapped."""
     least, most = dtype.limits
     return found if found is not None and least <= found[0] and found[1] <= most else (least, most)
 

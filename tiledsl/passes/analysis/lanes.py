@@ -5,9 +5,9 @@ here but that all lanes of a warp agree on at any one time: a loop variable, a b
 how far a loop-carried index has moved. Thread indices are known, since the block's shape is. What is neither,
 such as an index that was loaded from memory, is None: unknown, and never guessed.
 
-A form is the value modulo 2 to the power of its bits. Where that is not enough (division, comparison, conversion to more
-bits), the numbers are known not to wrap: those of `index`, or by their intervals. Values without symbols are computed by
-`ir.semantics`, exactly.
+A form is the value modulo 2 to the power of its bits. Where that is not enough, the number is known not to wrap: for a
+division or a comparison it is an `index`, whose range a launch proves; for a conversion to more bits its interval says
+so. Values without symbols are computed by `ir.semantics`, exactly.
 """
 
 from __future__ import annotations

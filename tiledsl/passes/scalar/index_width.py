@@ -131,8 +131,10 @@ class _Exact:
             op.set_operand(place, low)
 
     def is_computed(self, value: Value) -> bool:
-        """Return whether an index comes from integers of another dtype, or from a product that may not fit: what is made
-        of positions and extents alone is taken to be near the memory, which a launch has measured."""
+        """Return whether an index comes from integers of another dtype, or from a product that may not fit.
+
+        What is made of positions and extents alone is taken to be near the memory, which a launch has measured.
+        """
 
         def is_source(each: Value) -> bool:
             op = each.op
