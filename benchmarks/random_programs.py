@@ -1,11 +1,13 @@
 """Random programs on the GPU and on the emulator, bit for bit.
 
     python -m benchmarks.random_programs --count 10000
+    python -m benchmarks.random_programs --count 5000 --kinds integers
 
-Half are random statements of all kinds of ops and dtypes (`tests/property/random_kernels.py`), half are products of
-matrices (`random_matrices.py`). Each runs on the emulator with its checks first, and on the GPU if nothing was found.
+A third each are random statements of all kinds of ops and dtypes (`tests/property/random_kernels.py`), products of
+matrices (`random_matrices.py`), and computations with integers near the ends of their dtypes (`random_integers.py`,
+many in a kernel). Each runs on the emulator first, and on the GPU if its checks found nothing.
 A part of 100 programs has a process of its own: one that hangs or crashes is a line of the table. What has run is kept
-in random_programs.jsonl, so that a run that was cut off goes on where it was.
+in random_programs.jsonl, so that a run that was cut off continues where it was.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "gpu" / "random_program.py"
-KINDS = ("statements", "products")
+KINDS = {"statements": 1, "products": 1, "integers": 20}
+"""How many programs one seed is."""
 PART = 100
 SECONDS = 300
 """That a part may take."""
@@ -49,12 +52,18 @@ def run_part(kind: str, first: int, count: int) -> tuple[int, int, str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="(default: all)")
     parser.add_argument("--first", type=int, default=1_000_000, help="the first seed (default 1000000)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one a processor)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    each = args.count // len(KINDS)
-    parts = [(kind, args.first + at, min(PART, each - at)) for at in range(0, each, PART) for kind in KINDS]
+    each = args.count // len(args.kinds)
+    starts = [
+        (kind, at, PART // KINDS[kind])
+        for kind in args.kinds
+        for at in range(0, each // KINDS[kind], PART // KINDS[kind])
+    ]
+    parts = [(kind, args.first + at, min(most, each // KINDS[kind] - at)) for kind, at, most in starts]
     args.out.mkdir(parents=True, exist_ok=True)
     log = args.out / "random_programs.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -66,10 +75,10 @@ def main(argv: list[str] | None = None) -> int:
             file.write(json.dumps([*part, *found]) + "\n")
             file.flush()
     rows: list[list[str]] = []
-    for kind in KINDS:
+    for kind in args.kinds:
         own = [done[part] for part in parts if part[0] == kind]
         broken = sum(1 for ran, _, _ in own if ran == 0)
-        rows.append([kind, str(sum(r for r, _, _ in own)), str(sum(d for _, d, _ in own)), str(broken)])
+        rows.append([kind, str(sum(r for r, _, _ in own) * KINDS[kind]), str(sum(d for _, d, _ in own)), str(broken)])
     wrong = [done[part][2] for part in parts if done[part][2]]
     text = table(("programs", "ran", "differ", "parts that broke off"), rows)
     if wrong:

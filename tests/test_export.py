@@ -171,7 +171,9 @@ def test_the_header_says_what_the_manifest_says(product: tuple[Path, dict[str, A
     folder, manifest = product
     text = (folder / "tiledsl_export.h").read_text()
     assert text == header(manifest)
-    functions = {f"tiledsl_{fn}_index": partial(fold, fn, INDEX) for fn in ("add", "sub", "mul", "floordiv", "min")}
+    functions = {
+        f"tiledsl_{fn}_index": partial(fold, fn, INDEX) for fn in ("add", "sub", "mul", "floordiv", "ceildiv", "min")
+    }
     for kernel in manifest["kernels"]:
         extents = {name: 100 * number + 77 for number, name in enumerate(kernel["extents"])}
         (body,) = re.findall(rf"{kernel['name']}_grid\(.*?\{{\n(.*?)\n\}}", text, re.DOTALL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
-from tiledsl.backends.ptx.division_rules import floor_division
+from tiledsl.backends.ptx.division_rules import ceil_division, floor_division
 from tiledsl.backends.ptx.types import I1, constant, integer
 from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import arith
@@ -101,6 +101,8 @@ def _composed(lw: Lowering, name: str, dtype: DType, value: Any, other: Any = No
     match name:
         case "floordiv" | "mod":
             return floor_division(lw, dtype, value, other)[name == "mod"]
+        case "ceildiv":
+            return ceil_division(lw, dtype, value, other)
         case "neg":
             return lw.b.fneg(value) if dtype.is_float else lw.b.sub(integer(0, value), value)
         case "abs" if dtype.is_float:

@@ -239,6 +239,7 @@ _INTEGER_ROWS: dict[str, Callable[..., int]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "floordiv": lambda a, b: a // b if b else 0,
+    "ceildiv": lambda a, b: -(-a // b) if b else 0,
     "mod": lambda a, b: a % b if b else a,
     "min": min,
     "max": max,

@@ -25,7 +25,7 @@ from tests.fuzz.outcome import FINDINGS, Outcome
 
 __all__ = ["State", "run_cases", "single", "summary"]
 
-KINDS = ("sources", "texts", "calls")
+KINDS = ("sources", "texts", "calls", "integers")
 MEMORY = 6 << 30
 """Bytes of address space of a process."""
 PATIENCE = 90.0

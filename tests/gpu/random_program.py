@@ -1,27 +1,33 @@
 """Random programs give the same bits on the GPU as on the emulator.
 
 ``PYTHONPATH=. python tests/gpu/random_program.py statements 0 100``: what kind, the first seed and how many. A program
-runs on the GPU only after the emulator's checks passed it.
+runs on the GPU only after the emulator's checks passed it. A seed of `integers` is a kernel of several programs.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import raw_launch
 
-from tests.property.random_kernels import random_case, same_bits
-from tests.property.random_matrices import random_matrices
+from tests.property.random_integers import THREADS, Pack, random_pack
 from tiledsl.backends import emulator
 from tiledsl.errors import CompileErrors
+from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.pipeline import run_pipeline
+
+PACK = 20
+"""Programs of a kernel of `integers`."""
 
 
 def statements(seed: int) -> str | None:
     """What differs, or None where the program is not compiled: by chance, it has a loop that polls."""
+    from tests.property.random_kernels import random_case, same_bits
+
     case = random_case(seed, 10 + seed % 30)
     tile_level = print_kernel(case.kernel)
     try:
@@ -38,6 +44,9 @@ def statements(seed: int) -> str | None:
 
 
 def products(seed: int) -> str:
+    from tests.property.random_kernels import same_bits
+    from tests.property.random_matrices import random_matrices
+
     case = random_matrices(seed)
     *operands, result = case.arrays
     expected = np.zeros_like(result)
@@ -50,7 +59,38 @@ def products(seed: int) -> str:
     return f"{case}\n{len(places)} elements differ; at {i}, {j} {result[i, j]!r}, expected {expected[i, j]!r}"
 
 
-KINDS: dict[str, Callable[[int], str | None]] = {"statements": statements, "products": products}
+def integers(seed: int) -> str:
+    """Return which programs of a kernel have other results than the semantics give: on the emulator, on the GPU, or
+    folded, with the inputs of one thread as constants.
+
+    Programs that read outside a table get guards, so that they do not.
+    """
+    pack, lane = random_pack(seed, PACK), seed % THREADS
+    runs: dict[str, Callable[[Kernel, dict[str, Any]], Any]] = {"emulator": emulator.run, "GPU": raw_launch.run}
+    wrong: list[str] = []
+    for where, run in (*runs.items(), ("folded", emulator.run)):
+        threads = slice(lane, lane + 1) if where == "folded" else slice(None)
+        arguments = pack.arguments(PACK)
+        run(_lowered(pack, seed, lane if where == "folded" else -1), arguments)
+        for number in range(PACK):
+            got, expected = arguments["OUT"][number, threads], pack.expected[number, threads]
+            if not np.array_equal(got, expected):
+                text = print_kernel(pack.kernel([number], safe=[pack.outside[number]]))
+                wrong.append(f"{where}, program {number}:\n{text}\n{expected.tolist()}\n{got.tolist()}")
+    return "\n".join(wrong)
+
+
+def _lowered(pack: Pack, seed: int, lane: int) -> Kernel:
+    bits, numbers = 64 if seed % 4 == 3 else 32, range(PACK)
+    try:
+        return run_pipeline(pack.kernel(numbers, safe=pack.outside, lane=lane, index_bits=bits))
+    except CompileErrors as refused:
+        if refused.code != "C303":  # a constant index, in a branch that is not taken
+            raise
+        return run_pipeline(pack.kernel(numbers, safe=[True] * PACK, lane=lane, index_bits=bits))
+
+
+KINDS: dict[str, Callable[[int], str | None]] = {"statements": statements, "products": products, "integers": integers}
 
 
 def main(kind: str, first: int, count: int) -> int:

@@ -16,3 +16,7 @@ COUNT = 200
 def test_random_programs(kind: str, part: int) -> None:
     """`python -m benchmarks.random_programs` runs many more."""
     run_program("random_program.py", kind, str(part * COUNT), str(COUNT))
+
+
+def test_random_programs_of_integers() -> None:
+    run_program("random_program.py", "integers", "0", "20")

@@ -6,6 +6,7 @@ import inspect
 import typing
 from typing import Any, Callable, Literal, TypeVar, get_args, get_origin
 
+import numpy as np
 import pytest
 
 import tiledsl
@@ -259,9 +260,16 @@ def test_dimensions_are_not_called() -> None:
         dims.M()
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2)])
+@pytest.mark.parametrize(("a", "b", "expected"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2), (7, -2, -3)])
 def test_cdiv_of_ints_works_in_plain_python(a: int, b: int, expected: int) -> None:
     assert lang.cdiv(a, b) == expected
+    found = lang.cdiv(np.int8(a), np.int16(b))
+    assert found == expected and type(found) is int
+
+
+def test_cdiv_of_numpy_integers_does_not_wrap() -> None:
+    assert lang.cdiv(np.int8(-128), np.int8(-1)) == 128
+    assert lang.cdiv(np.uint64(2**64 - 1), 2) == 2**63
 
 
 @pytest.mark.parametrize("warps", [(0, 1), (2, -1), (1.5, 2), (True, 1), ("2", 2)])

@@ -129,7 +129,7 @@ def test_rows(dtype: DType, arity: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.parametrize("row", ["floordiv", "mod", "shl", "shr"])
+@pytest.mark.parametrize("row", ["floordiv", "ceildiv", "mod", "shl", "shr"])
 def test_literal_second_operands(dtype: DType, row: str) -> None:
     """Literals take cheaper paths through the rules than run-time values."""
     (inputs,) = operands_of(dtype, 1)

@@ -343,7 +343,7 @@ def positions(A: Global[f32, M, N], n: i32):
     for i in range(8):
         row, column = by * 8 + i, bx * 128 + t
         if row < M and column < N:
-            A[row, column] = A[row, column] + f32(slot) + A.get(index(n) * 3 + row, column)
+            A[row, column] = A[row, column] + f32(slot) + A[index(n) * 3 + row, column]
         slot = 0 if slot + 1 == 5 else slot + 1
 
 

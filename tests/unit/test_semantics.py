@@ -199,6 +199,7 @@ INTEGER = {
     "sub": lambda a, b, t: a - b,
     "mul": lambda a, b, t: a * b,
     "floordiv": lambda a, b, t: a // b if b else 0,
+    "ceildiv": lambda a, b, t: -(-a // b) if b else 0,
     "mod": lambda a, b, t: a % b if b else a,
     "min": lambda a, b, t: min(a, b),
     "max": lambda a, b, t: max(a, b),

@@ -12,9 +12,10 @@ from tiledsl import html
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.compilation.stages import Stages
 from tiledsl.ir.abi import AbiArg, ArgKind
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, parse_expr
+from tiledsl.ir.expr import PROCESSORS, parse_expr
+from tiledsl.ir.expr import problem as grid_problem
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
-from tiledsl.ir.types import DTYPES
+from tiledsl.ir.types import DTYPES, INDEX
 from tiledsl.signatures.signature import GlobalSpec
 
 READERS: dict[str, Callable[[Any], Any]] = {
@@ -85,13 +86,6 @@ class Image(Binary):
             return None
 
 
-def _names(expr: Expr) -> set[str]:
-    """Return the names that an expression reads."""
-    if isinstance(expr, BinExpr):
-        return _names(expr.a) | _names(expr.b)
-    return {expr} if isinstance(expr, str) else set()
-
-
 def _is_typed(image: Image) -> bool:
     """Return whether all fields have values of the right types, and numbers that a kernel can have."""
     used = image.resources
@@ -99,7 +93,7 @@ def _is_typed(image: Image) -> bool:
     texts = [image.name, image.arch, *image.grid, *image.written, *arguments]
     dims = [dim for arg in image.abi for dim in arg.dims]
     counts = [*image.threads, *image.cluster]
-    values = {PROCESSORS, *(arg.name for arg in image.abi if arg.kind in ("extent", "scalar"))}
+    values = {arg.name: arg.dtype for arg in image.abi if arg.kind in ("extent", "scalar") and arg.dtype.is_integer}
     sizes = [image.shared_bytes, *(getattr(used, f.name) for f in fields(used) if f.type == "int")]
     return (
         all(type(text) is str for text in texts)
@@ -110,7 +104,7 @@ def _is_typed(image: Image) -> bool:
         and all(arg.kind in get_args(ArgKind) for arg in image.abi)
         and 1 <= len(image.threads) <= 3
         and 1 <= len(image.grid) <= 3
-        and all(_names(parse_expr(text)) <= values for text in image.grid)
+        and not any(grid_problem(parse_expr(text), {PROCESSORS: INDEX, **values}) for text in image.grid)
         and len(image.cluster) == 3
         and type(used.limiter) is str
         and type(used.occupancy) is float

@@ -147,6 +147,8 @@ def _instead(fn: str, dtype: DType) -> str:
         return f"convert it first: x.to(f32); {dtype} is only moved, converted and bit cast"
     if fn == "div":
         return "use // for a floor division, or convert to a float dtype"
+    if fn == "ceildiv":
+        return "use ceil(a / b)"
     if fn in ("floordiv", "mod"):
         return "use / and floor()" if fn == "floordiv" else "compute a - floor(a / b) * b"
     if dtype == BOOL:

@@ -9,7 +9,8 @@
   The NaN that conversions make is tf32 0x7fffe000, e4m3 0x7f, e5m2 0x7f.
 - Integers wrap. A shift by the width or more gives 0, or the sign for `shr` of a signed value;
   the shift amount has the operand's dtype and is read as unsigned.
-- Integer division by zero: ``x floordiv 0 = 0`` and ``x mod 0 = x``. ``MIN floordiv -1 = MIN``.
+- Integer division by zero: ``x floordiv 0 = 0``, ``x ceildiv 0 = 0``, and ``x mod 0 = x``. ``MIN floordiv -1 = MIN``,
+  as ``MIN ceildiv -1`` is.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _ROWS = (
     ScalarFn("mul", 2, _NUMBER, "a * b", commutative=True),
     ScalarFn("div", 2, _FLOAT, "a / b, correctly rounded"),
     ScalarFn("floordiv", 2, _INT, "quotient rounded towards minus infinity"),
+    ScalarFn("ceildiv", 2, _INT, "quotient rounded towards plus infinity"),
     ScalarFn("mod", 2, _INT, "a - floordiv(a, b) * b: the sign of b"),
     ScalarFn("min", 2, _NUMBER, "the smaller; the other one if one is NaN; -0 < +0", commutative=True),
     ScalarFn("max", 2, _NUMBER, "the larger; the other one if one is NaN; -0 < +0", commutative=True),

@@ -267,6 +267,11 @@ def _int_floordiv(a: Any, b: Any) -> Array:
     return np.where(b == 0, np.array(0, a.dtype), np.where(by_minus_one, np.negative(a), quotient))
 
 
+def _int_ceildiv(a: Any, b: Any) -> Array:
+    inexact = (_int_mod(a, b) != 0) & (b != 0)
+    return np.add(_int_floordiv(a, b), inexact.astype(a.dtype))
+
+
 def _int_mod(a: Any, b: Any) -> Array:
     return np.subtract(a, np.multiply(_int_floordiv(a, b), b))
 
@@ -313,6 +318,7 @@ _INTEGER: dict[str, Function] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "floordiv": _int_floordiv,
+    "ceildiv": _int_ceildiv,
     "mod": _int_mod,
     "min": np.minimum,
     "max": np.maximum,

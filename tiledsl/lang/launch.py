@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, overload
 
+from tiledsl.ir.expr import ceildiv
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Integer, index
 from tiledsl.lang.misuse import only_in_kernel
@@ -81,8 +83,11 @@ def cdiv(a: index | type[Dim], b: index | int | type[Dim]) -> index: ...
 @overload
 def cdiv(a: int, b: index | type[Dim]) -> index: ...
 def cdiv(a: Any, b: Any) -> Any:
-    """``a / b`` rounded up, for positive b: how many pieces of size b cover a. On Python ints it
-    works in plain Python too."""
-    if type(a) is int and type(b) is int:
-        return -(-a // b)
+    """Return ``a / b`` rounded up: how many pieces of size b cover a.
+
+    As ``//`` does, it wraps for the least number of a dtype and b = -1, and is 0 for a b of 0 that is only known at run
+    time. Of Python's and NumPy's integers it works in plain Python, too.
+    """
+    if isinstance(a, Integral) and isinstance(b, Integral):
+        return ceildiv(int(a), int(b))
     raise only_in_kernel("cdiv() of run-time values")

@@ -22,6 +22,7 @@ from tiledsl.passes.pipelining.async_groups import group_copies
 from tiledsl.passes.pipelining.loops import pipeline_loops
 from tiledsl.passes.pipelining.predicate_copies import predicate_copies
 from tiledsl.passes.scalar.canonicalize import canonicalize
+from tiledsl.passes.scalar.ceil_division import lower_ceil_divisions
 from tiledsl.passes.scalar.cse import merge_common_subexpressions
 from tiledsl.passes.scalar.dce import drop_dead_code
 from tiledsl.passes.scalar.index_width import widen_indices
@@ -42,6 +43,8 @@ def pipeline(
         # Tile level. Rings and roles are lowered first: later passes see branches, loops and barriers only. Rings come
         # before roles, since the enclosing role says which threads wait and arrive.
         *COOPERATION,
+        # Before canonicalize, which makes shifts of most of the quotients.
+        Pass("ceil-division", lower_ceil_divisions),
         # Constant conditions and bounds are folded before later passes check or copy what they control.
         Pass("canonicalize", canonicalize),
         # On the user's own control flow, before unroll copies it and expand adds branches.
@@ -70,7 +73,7 @@ def pipeline(
         # Checks that the chosen layouts fit.
         *checks,
         # Last at tile level, when all indices exist: expand uses 32 bits for every index that this pass does not widen.
-        Pass("index-width", widen_indices),
+        Pass("index-width", partial(widen_indices, bounds=bounds)),
         # Thread level from here on.
         Pass("expand", partial(expand, bounds=bounds)),
         # Before cse, so that the copies' address arithmetic is in the block that it looks at.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 from copy import copy
 from math import prod
 from typing import Any
 
 from tiledsl import lang
 from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_THREADS, MOST_THREADS_ALONG, PORTABLE_CLUSTER
-from tiledsl.frontend.arithmetic import apply, at_compile_time, binary, common_dtype, items_of
+from tiledsl.frontend.arithmetic import apply, at_compile_time, items_of
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe, is_int, positive_ints
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.steps import Bounds
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.declare import MOST_STAGES
-from tiledsl.ir.expr import FUNCTIONS, CallExpr, Expr
+from tiledsl.ir.expr import FUNCTIONS, CallExpr, Expr, ceildiv
 from tiledsl.ir.ops import arith, gpu, tile
-from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType, Type
+from tiledsl.ir.types import BOOL, DType, GlobalType, Type
 
 
 def _once(call: Call, declared: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -208,22 +207,11 @@ def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
     return [Range(start, ranges.size) for start in found]
 
 
-def _ceildiv(a: Any, b: Any) -> Any:
-    return -(-a // b)
-
-
 @intrinsic(lang.cdiv)
 def _cdiv(call: Call) -> Any:
     a, b = call["a"], call["b"]
-    if not contains_value([a, b]):
-        if b == 0:
-            raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more", code="C105")
-        return at_compile_time(_ceildiv, [a, b], call.frame, call.node)
-    frame, node = call.frame, call.node
-    dtype = common_dtype([a, b], frame, node, "cdiv()")
-    if dtype is not None and dtype != INDEX:  # a + b - 1 may wrap; a - 1 does so for an unsigned 0
-        one = min(1, a) if isinstance(a, int) else 1 if dtype.kind == "int" else apply("min", [a, 1], frame, node)
-        pieces = binary(ast.FloorDiv(), binary(ast.Sub(), a, one, frame, node), b, frame, node)
-        return binary(ast.Add(), pieces, one, frame, node)
-    less_one = binary(ast.Sub(), b, 1, frame, node)
-    return binary(ast.FloorDiv(), binary(ast.Add(), a, less_one, frame, node), b, frame, node)
+    if contains_value([a, b]):
+        return apply("ceildiv", [a, b], call.frame, call.node, "cdiv()")
+    if b == 0:
+        raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more", code="C105")
+    return at_compile_time(ceildiv, [a, b], call.frame, call.node)

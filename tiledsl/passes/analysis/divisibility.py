@@ -83,7 +83,7 @@ def _scalar(op: arith.Scalar, d: Sequence[int]) -> int:
             return min(LIMIT, d[0] * d[1])
         case "neg" | "abs":
             return d[0]
-        case "shl" | "shr" | "floordiv":
+        case "shl" | "shr" | "floordiv" | "ceildiv":
             return _scaled(op, d[0])
         case _:
             return 1

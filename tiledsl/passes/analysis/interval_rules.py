@@ -1,16 +1,52 @@
-"""Intervals of integers: what the functions of the scalar table make of them, exactly where nothing wraps."""
+"""Intervals of integers: what the functions of the scalar table make of them.
+
+`_EXACT` says what the functions are of numbers that do not wrap. `transfer` is the only way to it: an interval that
+leaves the dtype becomes all numbers of the dtype.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
+
+from tiledsl.ir.expr import ceildiv
+from tiledsl.ir.scalar import ScalarFn
+from tiledsl.ir.types import DType
 
 Interval = tuple[int, int]
 """The least and the greatest number."""
 
 
+def transfer(fn: ScalarFn, dtype: DType, operands: Sequence[Interval], fits: Interval | None = None) -> Interval:
+    """Return the interval of row `fn` of the scalar table for integers of `dtype` in these intervals.
+
+    Args:
+        fn: A row that is defined for integers.
+        dtype: The dtype of the operands.
+        operands: One interval per operand.
+        fits: The interval that the exact result is promised to be in, where it is.
+    """
+    if fn.to_bool:
+        return 0, 1
+    found = _EXACT[fn.name](*operands)
+    return within(dtype, found if fits is None or found is None else both(found, fits))
+
+
+def within(dtype: DType, found: Interval | None) -> Interval:
+    """Return `found`, or all numbers of `dtype` where it is None or leaves the dtype: the value may have wrapped."""
+    least, most = dtype.limits
+    return found if found is not None and least <= found[0] and found[1] <= most else (least, most)
+
+
 def hull(a: Interval, b: Interval) -> Interval:
+    """Return the smallest interval that has all numbers of both."""
     return min(a[0], b[0]), max(a[1], b[1])
+
+
+def both(found: Interval, other: Interval) -> Interval:
+    """Return the numbers that are in both, or `found` where none is: nothing of such a value is ever computed."""
+    least, most = max(found[0], other[0]), min(found[1], other[1])
+    return (least, most) if least <= most else found
 
 
 def _monotone(fn: Callable[..., int]) -> Callable[..., Interval]:
@@ -23,14 +59,17 @@ def _monotone(fn: Callable[..., int]) -> Callable[..., Interval]:
     return of
 
 
-_quotient = _monotone(int.__floordiv__)
+def _quotient(rounded: Callable[[int, int], int]) -> Callable[..., Interval]:
+    """Return the rule of a quotient, which is monotone where the divisor keeps its sign, and 0 for a divisor of 0."""
+    monotone = _monotone(rounded)
 
+    def of(a: Interval, b: Interval) -> Interval:
+        found = [(0, 0)] if b[0] <= 0 <= b[1] else []
+        parts = ((b[0], min(b[1], -1)), (max(b[0], 1), b[1]))
+        found += [monotone(a, part) for part in parts if part[0] <= part[1]]
+        return min(low for low, _ in found), max(high for _, high in found)
 
-def _floordiv(a: Interval, b: Interval) -> Interval:
-    found = [(0, 0)] if b[0] <= 0 <= b[1] else []  # x // 0
-    parts = ((b[0], min(b[1], -1)), (max(b[0], 1), b[1]))
-    found += [_quotient(a, part) for part in parts if part[0] <= part[1]]
-    return min(low for low, _ in found), max(high for _, high in found)
+    return of
 
 
 def _mod(a: Interval, b: Interval) -> Interval:
@@ -66,11 +105,17 @@ def _abs(a: Interval) -> Interval:
     return 0 if a[0] <= 0 <= a[1] else least, most
 
 
-RULES: dict[str, Callable[..., Interval | None]] = {
+def _count(a: Interval) -> Interval:
+    """Return how many bits of some kind there can be, of as many as the widest dtype has."""
+    return 0, 64
+
+
+_EXACT: dict[str, Callable[..., Interval | None]] = {
     "add": _monotone(int.__add__),
     "sub": _monotone(int.__sub__),
     "mul": _monotone(int.__mul__),
-    "floordiv": _floordiv,
+    "floordiv": _quotient(int.__floordiv__),
+    "ceildiv": _quotient(ceildiv),
     "mod": _mod,
     "min": _monotone(min),
     "max": _monotone(max),
@@ -82,4 +127,6 @@ RULES: dict[str, Callable[..., Interval | None]] = {
     "not": _monotone(int.__invert__),
     "shl": _shl,
     "shr": _shr,
+    "popc": _count,
+    "clz": _count,
 }

@@ -18,10 +18,10 @@ from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, CallExpr, Expr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
-from tiledsl.ir.scalar import OPPOSITE
+from tiledsl.ir.scalar import OPPOSITE, SCALAR
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.interval_rules import RULES, Interval, hull
+from tiledsl.passes.analysis.interval_rules import Interval, both, hull, transfer, within
 from tiledsl.passes.analysis.structure import incoming
 
 DEPTH = 200
@@ -48,15 +48,13 @@ class Intervals:
         found = self.known.get(value)
         if found is not None:
             return found
-        full = _dtype(value).limits
+        dtype = _dtype(value)
         if self.depth >= DEPTH:
-            return full
+            return dtype.limits
         self.depth += 1
         op = value.op
-        found = self._argument(value) if op is None else self._result(op, value)
+        found = within(dtype, self._argument(value) if op is None else self._result(op, value))
         self.depth -= 1
-        if found is None or found[0] < full[0] or found[1] > full[1]:
-            found = full  # it may wrap
         self.known[value] = found
         return found
 
@@ -102,14 +100,19 @@ class Intervals:
             case _:
                 return None
 
-    def _scalar(self, op: arith.Scalar) -> Interval | None:
-        rule = RULES.get(op.fn.name)
-        if rule is None:
-            return None
-        found = rule(*(self.of(v) for v in op.operands))
-        if op.nowrap and op.operands[0].type == INDEX and found is not None:
-            return max(found[0], -self._most_extent), min(found[1], self._most_extent)
-        return self._rounded_down(op) or found if op.fn.name == "mul" else found
+    def _scalar(self, op: arith.Scalar) -> Interval:
+        rounded = self._rounded_down(op) if op.fn.name == "mul" and not self._fits_extents(op) else None
+        return rounded or self._applied(op, [self.of(v) for v in op.operands])
+
+    def _applied(self, op: arith.Scalar, operands: Sequence[Interval]) -> Interval:
+        """Return the interval of the result of `op`, an op of integers, for operands in these intervals."""
+        fits = (-self._most_extent, self._most_extent) if self._fits_extents(op) else None
+        return transfer(op.fn, op.operands[0].dtype, operands, fits)
+
+    @staticmethod
+    def _fits_extents(op: arith.Scalar) -> bool:
+        """Return whether the result is promised to be as small as an extent."""
+        return op.nowrap and op.operands[0].type == INDEX
 
     def _rounded_down(self, op: arith.Scalar) -> Interval | None:
         """``x // (n * m) * n`` is not beyond x."""
@@ -139,13 +142,12 @@ class Intervals:
                 return expr, expr
             case str():
                 return self._names.get(expr, (0, self._most_extent))
-            case CallExpr(fn, args, _):
-                full, rule, of_args = expr.result.limits, RULES.get(fn), [self._host(arg) for arg in args]
-                if fn in ("cast", "select"):
-                    found = reduce(hull, of_args[-2:])
-                else:
-                    found = None if rule is None else rule(*of_args)
-                return full if found is None or found[0] < full[0] or found[1] > full[1] else found
+            case CallExpr("select", (_, a, b)):
+                return hull(self._host(a), self._host(b))
+            case CallExpr("cast", (arg,), dtype):
+                return within(dtype, self._host(arg))
+            case CallExpr(fn, args, dtype):
+                return transfer(SCALAR[fn], dtype, [self._host(arg) for arg in args])
 
     def _any(self, values: Sequence[Value]) -> Interval:
         return reduce(hull, map(self.of, values))
@@ -155,14 +157,12 @@ class Intervals:
         return hull(self._under(condition, True, a), self._under(condition, False, b))
 
     def _under(self, condition: Value, holds: bool, value: Value) -> Interval:
-        """The interval of `value` where `condition` holds, or does not: also of ``x + 1`` if it speaks of x."""
+        """Return the interval of `value` where `condition` holds, or does not: also of ``x + 1`` if it speaks of x."""
         found = self._where(condition, holds, value, self.of(value))
         op = value.op
-        rule = RULES.get(op.fn.name) if isinstance(op, arith.Scalar) else None
-        if op is None or rule is None:
+        if not isinstance(op, arith.Scalar) or not op.operands[0].dtype.is_integer:
             return found
-        made = rule(*(self._where(condition, holds, v, self.of(v)) for v in op.operands))
-        return found if made is None else (max(found[0], made[0]), min(found[1], made[1]))
+        return both(found, self._applied(op, [self._where(condition, holds, v, self.of(v)) for v in op.operands]))
 
     def _where(self, condition: Value, holds: bool, value: Value, found: Interval) -> Interval:
         """What is left of the interval of `value` where `condition` holds, or does not."""
@@ -180,10 +180,10 @@ class Intervals:
             return found
         a, b = op.operands
         name = name if holds else OPPOSITE[name]
-        distance = _distance(a, value)
+        distance = self._distance(a, value)
         if distance is None:
             a, b, name = b, a, _MIRRORED[name]
-            distance = _distance(a, value)
+            distance = self._distance(a, value)
         if distance is None:
             return found
         low, high = (bound - distance for bound in self.of(b))
@@ -198,6 +198,24 @@ class Intervals:
             case _:
                 least, most = least + (least == low == high), most - (most == low == high)
         return (least, most) if least <= most else found
+
+    def _distance(self, sum_: Value, value: Value) -> int | None:
+        """Return ``sum_ - value``: 0 for the same value, the constant where `sum_` adds one to it and does not wrap."""
+        if sum_ is value:
+            return 0
+        op = sum_.op
+        if (
+            not isinstance(op, arith.Scalar)
+            or op.fn.name != "add"
+            or op.operands[0] is not value
+            or value.type != INDEX
+        ):
+            return None
+        distance = integer(op.operands[1])
+        if distance is None or self._fits_extents(op):
+            return distance
+        (least, most), (low, high) = INDEX.limits, self.of(value)
+        return distance if least <= low + distance and high + distance <= most else None
 
     # -- arguments of blocks -------------------------------------------------------------------
 
@@ -254,16 +272,6 @@ class Intervals:
 
 
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
-
-
-def _distance(sum_: Value, value: Value) -> int | None:
-    """``sum_ - value``: 0 for the same, and what is added, where the one is the other plus a constant."""
-    if sum_ is value:
-        return 0
-    op = sum_.op
-    if not isinstance(op, arith.Scalar) or op.fn.name != "add" or op.operands[0] is not value or value.type != INDEX:
-        return None
-    return integer(op.operands[1])
 
 
 def _dtype(value: Value) -> DType:

@@ -5,8 +5,9 @@ here but that all lanes of a warp agree on at any one time: a loop variable, a b
 how far a loop-carried index has moved. Thread indices are known, since the block's shape is. What is neither,
 such as an index that was loaded from memory, is None: unknown, and never guessed.
 
-A form is taken not to wrap; where that would matter (division and comparison) only `index` is followed, whose
-range a launch proves. Values without symbols are computed by `ir.semantics`, exactly.
+A form is the value modulo 2 to the power of its bits. Where that is not enough, the number is known not to wrap: for a
+division or a comparison it is an `index`, whose range a launch proves; for a conversion to more bits its interval says
+so. Values without symbols are computed by `ir.semantics`, exactly.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tiledsl.ir import semantics
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
+from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import incoming, operands_first, trip_count
 from tiledsl.passes.analysis.thread_numbers import position
 from tiledsl.passes.analysis.uniformity import Uniformity
@@ -88,6 +90,11 @@ class Lanes:
     def uniformity(self) -> Uniformity:
         """The analysis of the whole kernel: made when something is asked that forms do not tell."""
         return Uniformity(self.kernel)
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        """The intervals of the kernel's integers, made when one of 32 bits becomes one of 64."""
+        return Intervals(self.kernel)
 
     def of(self, value: Value) -> AffineForm | None:
         """The form of an integer or bool, or None."""
@@ -168,7 +175,16 @@ class Lanes:
         if not form.terms:
             return self._exact(semantics.cast(_as(form.lanes, source), source, op.to), op.to)
         wide = source.bits >= 32 and op.to.bits >= 32 and op.to.is_integer
-        return form if wide else None
+        return form if wide and (op.to.bits <= source.bits or self._fits(op.src)) else None
+
+    def _fits(self, value: Value) -> bool:
+        """Return whether the form of `value`, an integer, is its number, not only modulo 2 to the power of its bits."""
+        form, op = self.of(value), value.op
+        if form is None or not form.terms or form.terms == {value: 1}:
+            return form is not None
+        if not isinstance(op, arith.Scalar) or self.intervals.of(value) == value.dtype.limits:
+            return False
+        return all(self._fits(v) for v in op.operands)
 
     def _exact(self, array: NDArray[Any], dtype: DType) -> AffineForm | None:
         if dtype == BOOL:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.builder import CachingBuilder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import arith, mem
@@ -28,6 +29,10 @@ from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import divisor_of
 from tiledsl.passes.analysis.intervals import Intervals
+
+NEAR = (1 << 31) - INDEX32_LIMIT
+"""The largest constant that is taken out of an index: what is left of an index in bounds then fits 32 bits, too. Of one
+that is farther away it may have wrapped, and an address has 64 bits."""
 
 
 class Writer(CachingBuilder):
@@ -190,13 +195,20 @@ def _term(b: Writer, index: Value, stride: Value | int) -> tuple[Value | None, i
     if isinstance(stride, Value):
         return (None, 0) if integer(index) == 0 else (b.scalar("mul", index, stride, nowrap=True), 0)
     variable, constant = _peel(b, index)
+    if variable is not None and abs(constant * stride) > NEAR:
+        variable, constant = index, 0
     if variable is None or stride == 1:
         return variable, constant * stride
     return b.scalar("mul", variable, stride), constant * stride
 
 
 def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
-    """Split `value` into a variable part (None for 0) and a constant."""
+    """Split `value` into a variable part (None for 0) and a constant, which is near 0 if there are both."""
+    variable, constant = _parts(b, value)
+    return (value, 0) if variable is not None and abs(constant) > NEAR else (variable, constant)
+
+
+def _parts(b: Writer, value: Value) -> tuple[Value | None, int]:
     known = integer(value)
     if known is not None:
         return None, known

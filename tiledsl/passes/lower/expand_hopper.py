@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, WARPGROUP_WARPS
+from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import async_copy, barriers, gpu, mem, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
@@ -103,8 +104,17 @@ def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, 
         grain = TMA_GRAIN // tile.allocation(op.tile).type.dtype.bytes
         grains = x.b.scalar("floordiv", x.b.scalar("add", origin[across], before), grain)
         origin[across] = x.b.scalar("mul", grains, grain)
-    at = [x.b.cast(_moved(x, origin[axis], shifts.get(axis, 0)), I32) for axis in piece.map.axes]
+    near = [v if x.index is I32 else _saturated(x, old, v) for old, v in zip(op.origin, origin, strict=True)]
+    at = [x.b.cast(_moved(x, near[axis], shifts.get(axis, 0)), I32) for axis in piece.map.axes]
     return pointer, at
+
+
+def _saturated(x: Expander, old: Value, index: Value) -> Value:
+    """Return `index` if it is known to fit a coordinate, else the nearest one that does: it is past the edge, too."""
+    least, most = x.b.intervals.of(old)
+    if least >= I32.limits[0] and most <= I32.limits[1]:
+        return index
+    return x.b.scalar("min", x.b.scalar("max", index, -INDEX32_LIMIT), INDEX32_LIMIT)
 
 
 def _moved(x: Expander, index: Value, by: int) -> Value:

@@ -18,6 +18,9 @@ from tiledsl.passes.banks.shared_layout import lay_out_shared
 from tiledsl.passes.lower.addresses import Memory, Writer, pointer_to
 from tiledsl.passes.lower.within import proven
 
+ADDRESSED = 1 << 48
+"""Elements: the address of one that is no farther away does not wrap."""
+
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
 
@@ -113,9 +116,11 @@ class Expander:
         """On the emulator, an access that leaves an axis of its memory is an error. counts, lanes: see `address`."""
         self._judged = True
         lowered = self.memories[memory]
-        if counts is None or self.checked is None or lowered.strides == (1,):  # past its end is past the allocation's
-            return
         new, known = self.all(indices), self.b.intervals
+        if counts is None or self.checked is None:
+            return
+        if lowered.strides == (1,) and max(map(abs, known.of(indices[0]))) < ADDRESSED:
+            return  # past its end is past the allocation's
         axes = [axis for axis, v in enumerate(indices) if not proven(known, memory, v, axis, counts[axis])]
         keys = {(new[axis], lowered.extents[axis], counts[axis]) for axis in axes}
         if keys <= self.checked:

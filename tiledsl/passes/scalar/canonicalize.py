@@ -34,7 +34,7 @@ def canonicalize(kernel: Kernel) -> None:
             return
 
 
-class _Simplifier(Builder):
+class Simplifier(Builder):
     """Makes scalar ops that are simplified at once: what a rule makes may have a simpler form itself."""
 
     def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
@@ -53,7 +53,7 @@ class _Walker:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.again = False
-        self.b = _Simplifier(kernel.body)
+        self.b = Simplifier(kernel.body)
         self.simple: dict[type[Op], Callable[[Any], Value | None]] = {
             arith.Cast: lambda op: simplify_cast(self.b, op),
             arith.Bitcast: lambda op: simplify_bitcast(self.b, op),

@@ -34,6 +34,7 @@ _WITH: dict[str, dict[int, Literal["x", "c", "0", "not"]]] = {
     "shl": {0: "x"},
     "shr": {0: "x"},
     "floordiv": {0: "c", 1: "x"},
+    "ceildiv": {0: "c", 1: "x"},
     "mod": {0: "x", 1: "0"},
 }
 """What ``x fn c`` is, by c; -1 stands for all bits."""
@@ -226,6 +227,9 @@ def _with_constant(b: Builder, op: arith.Scalar, value: Number) -> Value | None:
             return b.constant(0, dtype)
         case "floordiv" if power:  # a shift and a mask, for either sign
             return b.scalar("shr", x, b.constant(value.bit_length() - 1, dtype))
+        case "ceildiv" if power:
+            rest = b.scalar("min", b.scalar("and", x, b.constant(value - 1, dtype)), b.constant(1, dtype))
+            return b.scalar("add", b.scalar("shr", x, b.constant(value.bit_length() - 1, dtype)), rest)
         case "mod" if power:
             return b.scalar("and", x, b.constant(value - 1, dtype))
         case _:

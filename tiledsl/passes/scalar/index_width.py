@@ -5,22 +5,24 @@ them: ``M * N`` may not. An index of a tile-level kernel has 64 bits; after this
 
 - They are where they only lead to memory, which a launch has measured, and to what depends on low bits alone: sums,
   products, choices, what control flow carries, conversions that keep no more.
-- Where the number itself counts (a comparison, a quotient, the bounds of a loop, a conversion to i64 or a float), most
-  indices are proven to fit (`Intervals`).
+- Where the number itself counts (a comparison, a quotient, the bounds of a loop, a conversion to i64 or a float, an
+  access that compares it with an extent), most indices are proven to fit (`Intervals`).
 - What is not is computed in i64. Where that cannot be, since a loop carries it, the kernel's indices get 64 bits; so
-  they do where a constant needs them.
+  they do where a constant needs them. The index of an access with a guard is clamped to 32 bits, past all extents.
 """
 
 from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import I64, INDEX, FragmentType
+from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.intervals import Intervals
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import incoming, reached, replace_op
 
 _LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
 """Functions whose low bits depend on the low bits of their operands alone."""
@@ -30,10 +32,16 @@ FAR = 16
 """Bits of a shift from which on it is no step of a tile."""
 
 
-def widen_indices(kernel: Kernel) -> None:
+def widen_indices(kernel: Kernel, bounds: bool = False) -> None:
+    """Make 32 bits enough for every index of a tile-level kernel of 32-bit indices, or give its indices 64 bits.
+
+    Args:
+        kernel: The kernel, changed in place.
+        bounds: Whether `expand` checks the indices of accesses without a guard, so that their numbers count.
+    """
     if kernel.level == "tile" and kernel.index_bits == 32:
         try:
-            _Exact(kernel).block(kernel.body)
+            _Exact(kernel, bounds).block(kernel.body)
         except _NeedsWideIndicesError:
             kernel.index_bits = 64
 
@@ -44,8 +52,6 @@ class _NeedsWideIndicesError(Exception):
 
 def _counted(op: Op) -> Sequence[Value]:
     """The operands of `op` of which the number counts, not just the low 32 bits."""
-    if op.touches:
-        return ()
     match op:
         case arith.Scalar():
             if op.fn.name in _LOW_BITS:
@@ -66,8 +72,9 @@ def _counted(op: Op) -> Sequence[Value]:
 class _Exact:
     """Goes through a kernel and computes in i64 what has to be; raises where that cannot be done."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, bounds: bool) -> None:
         self.intervals = Intervals(kernel)
+        self.bounds = bounds
         self.wide: dict[tuple[Block, Value], Value] = {}
 
     def fits(self, value: Value) -> bool:
@@ -76,7 +83,9 @@ class _Exact:
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
-            if not self.is_exact(op):
+            if op.touches:
+                self.access(op)
+            elif not self.is_exact(op):
                 self.exactly(op)
             if self.is_beyond(op):
                 raise _NeedsWideIndicesError
@@ -96,8 +105,49 @@ class _Exact:
     def is_exact(self, op: Op) -> bool:
         for value in op.operands:
             if _is_index(value):  # most ops have none: nothing else is asked of them
-                return all(self.fits(v) for v in _counted(op) if _is_index(v))
+                return self.all_fit(_counted(op))
         return True
+
+    def all_fit(self, values: Sequence[Value]) -> bool:
+        return all(self.fits(v) for v in values if _is_index(v))
+
+    def access(self, op: Op) -> None:
+        """Keep the indices of an access that are outside every memory outside, where their numbers count."""
+        far = [(place, v) for place, v in enumerate(op.operands) if _is_index(v) and not self.fits(v)]
+        if not far:
+            return
+        guarded = any(access.guarded for access in op.accesses())
+        if not guarded and self.bounds:
+            raise _NeedsWideIndicesError
+        far = [(place, v) for place, v in far if guarded and self.is_computed(v)]
+        if any(v.type is not INDEX for _, v in far):
+            raise _NeedsWideIndicesError
+        b = Builder(op.block, op.loc, before=op)
+        for place, value in far:
+            (wide,) = self.in_64_bits(b, [value])
+            near = b.scalar("min", b.scalar("max", wide, -INDEX32_LIMIT), INDEX32_LIMIT)
+            low = b.cast(near, INDEX)
+            self.intervals.known[low] = -INDEX32_LIMIT, INDEX32_LIMIT
+            op.set_operand(place, low)
+
+    def is_computed(self, value: Value) -> bool:
+        """Return whether an index comes from integers of another dtype, or from a product that may not fit.
+
+        What is made of positions and extents alone is taken to be near the memory, which a launch has measured.
+        """
+
+        def is_source(each: Value) -> bool:
+            op = each.op
+            if isinstance(op, arith.Cast):
+                return op.src.dtype.is_integer
+            product = isinstance(op, arith.Scalar) and op.fn.name == "mul" and not op.nowrap
+            return product and not self.fits(each) and all(integer(v) is None for v in op.operands)
+
+        def made_of(each: Value) -> Sequence[Value]:
+            op = each.op
+            return [*incoming(each), *(() if op is None or op.blocks or op.touches else op.operands)]
+
+        return any(_is_index(each) and is_source(each) for each in reached([value], made_of))
 
     def exactly(self, op: Op) -> None:
         """Put the same of i64 in the place of `op`."""
