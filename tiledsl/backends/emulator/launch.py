@@ -24,6 +24,7 @@ from tiledsl.backends.emulator.machine import Part, run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten, roles_of
+from tiledsl.backends.emulator.residency import FEW_PROCESSORS, residency
 from tiledsl.backends.emulator.residues import copied, held, is_float, of_floats, residue_rule, taken
 from tiledsl.backends.emulator.sanitizer.hazards import Checks, OfLaunch, checks_of
 from tiledsl.backends.emulator.sanitizer.reports import Reports
@@ -248,7 +249,7 @@ class _Begun:
     def of(cls, launch: OneLaunch, options: Options, first: int, name: str) -> _Begun:
         prepared, kernel = launch.prepared, launch.kernel
         bound = _Arguments(kernel, launch.arguments, options.residues)
-        grid = checked_grid(kernel.name, kernel.grid, {PROCESSORS: options.processors, **bound.extents}, kernel.cluster)
+        grid = checked_grid(kernel.name, kernel.grid, {PROCESSORS: options.processors or FEW_PROCESSORS, **bound.extents}, kernel.cluster)
         tiles, tile_bytes = prepared.tiles
         shared_bytes = max(kernel.shared_bytes, tile_bytes)
         if 0 not in grid:
@@ -273,7 +274,7 @@ class _Begun:
             self.prepared.kernel, self.info, hooks, options.stdout or sys.stdout, self.positions, self.bound.tensors,
             self.prepared.tiles[0], program.fills, program.roles,
         )  # fmt: skip
-        return Part(run, program, registers)
+        return Part(run, program, registers, residency(self.prepared.kernel, self.info, options.processors))
 
 
 def _described(span: Span) -> TensorInfo:
