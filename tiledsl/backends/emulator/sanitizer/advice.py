@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiledsl.errors import Accessed, HazardError, Side
+from tiledsl.errors import Accessed, HazardError, Loc, Side
 
 
 class Edge(NamedTuple):
@@ -108,6 +108,19 @@ def _ordered(relation: Relation) -> Edge:
     else:
         fix = f"{release}; or write in one kernel and read in the next"
     return Edge("T102", "release-acquire", "with no release there that is acquired here", fix)
+
+
+def fenced_early(loc: Loc) -> Edge:
+    """The one who wrote has made a fence there, a barrier followed, and another thread has signaled without one."""
+    return Edge(
+        "T102",
+        "release-acquire",
+        f"with no release there that is acquired here: the fence at {loc} comes before the barrier, after which another "
+        "thread signals, and a fence makes a release of later writes of its own thread alone",
+        'put the fence after the barrier, in the thread that signals: barrier(), then "if t == 0: fence(); '
+        'flag.atomic_store(0, 1)"; or let it release: barrier(), then "if t == 0: flag.atomic_store(0, 1, '
+        'order=\'release\')"',
+    )
 
 
 def proxies(reads: bool) -> Edge:
