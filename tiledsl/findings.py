@@ -113,10 +113,10 @@ _TABLE = {
     ),
     "T205": (
         "lane that is not there",
-        "A shuffle reads a lane that the block does not have, in a last warp of fewer than 32 threads, and a thread uses "
-        "the value, which is undefined.",
-        "let threads(...) be a multiple of 32; or shuffle among the lanes that there are: width=, or a condition",
-        "t = threads(40)\ns += shuffle_down(s, 16)  # in warp 1, which has lanes 0 to 7\nif t % 32 == 0:\n    Y[t // 32] = s",
+        "A shuffle reads a lane that the block does not have, in a last warp of fewer than 32 threads, and a thread "
+        "uses the value, which is undefined.",
+        "let threads(...) be a multiple of 32; or take the value only where the lane is there, by width= or where()",
+        "t = threads(40)\ns += shuffle_down(s, 16)  # warp 1 has lanes 0 to 7\nif t % 32 == 0:\n    Y[t // 32] = s",
     ),
     "T301": (
         "copy nobody waits for",
@@ -300,10 +300,10 @@ _TABLE = {
     ),
     "T423": (
         "more blocks than the GPU holds",
-        "Blocks wait for others that can start only when one of those that wait has ended: the grid has more blocks than "
-        "the GPU holds at once.",
-        "launch at most so many blocks, each with a loop over its share of the work; or let a block wait only for blocks "
-        "that have started: each takes a number by an atomic_add, and waits for lower ones",
+        "Blocks wait for others that can start only when one of those that wait has ended: the grid has more blocks "
+        "than the GPU holds at once.",
+        "launch no more blocks than that, each with a loop over its share of the work; or let a block wait only for "
+        "blocks that have started: each takes a number by an atomic_add, and waits for lower ones",
         "while flag.atomic_load(b + 1) == 0:  # of 300 blocks of 1024 threads an H200 holds 264\n    pass",
     ),
     "T501": (

@@ -88,9 +88,7 @@ class Copies:
     thread has, `arrived`: how many of them have. TMA moves chunks of 16 bytes; `mbarriers` count its loads,
     and what threads send. `changes`: gets a count for each that arrives."""
 
-    def __init__(
-        self, memory: SharedMemory, warps: int, mbarriers: Mbarriers, hook: Hook, changes: Changes
-    ) -> None:
+    def __init__(self, memory: SharedMemory, warps: int, mbarriers: Mbarriers, hook: Hook, changes: Changes) -> None:
         self.memory, self.mbarriers, self.hook, self.changes = memory, mbarriers, hook, changes
         self.pending: list[_Copy] = []
         self.committed, self.arrived = (np.zeros((memory.count, warps * WARP), np.int64) for _ in range(2))

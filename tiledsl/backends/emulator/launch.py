@@ -28,10 +28,11 @@ from tiledsl.backends.emulator.residency import FEW_PROCESSORS, residency
 from tiledsl.backends.emulator.residues import copied, held, is_float, of_floats, residue_rule, taken
 from tiledsl.backends.emulator.sanitizer.hazards import Checks, OfLaunch, checks_of
 from tiledsl.backends.emulator.sanitizer.reports import Reports
-from tiledsl.backends.emulator.schedule import Turns, role_of
+from tiledsl.backends.emulator.schedule import Turns
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import told, traced
 from tiledsl.backends.emulator.undefined import may_be_undefined, with_shadows
+from tiledsl.backends.emulator.waiters import role_of
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError, Loc
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
@@ -258,7 +259,8 @@ class _Begun:
     def of(cls, launch: OneLaunch, options: Options, first: int, name: str) -> _Begun:
         prepared, kernel = launch.prepared, launch.kernel
         bound = _Arguments(kernel, launch.arguments, options.residues)
-        grid = checked_grid(kernel.name, kernel.grid, {PROCESSORS: options.processors or FEW_PROCESSORS, **bound.extents}, kernel.cluster)
+        names = {PROCESSORS: options.processors or FEW_PROCESSORS, **bound.extents}
+        grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
         tiles, tile_bytes = prepared.tiles
         shared_bytes = max(kernel.shared_bytes, tile_bytes)
         if 0 not in grid:

@@ -31,7 +31,7 @@ class Program:
     """`initial`: registers at the start, with constants in place; `arguments`: those of the body's arguments.
 
     `fills`: for registers that hold masks, what None means in each lane when cohorts merge. `roles`: those of the
-    kernel, for messages.
+    kernel, for messages. `loops`: where it has some that wait.
     """
 
     code: list[Instr]
@@ -50,7 +50,8 @@ def flatten(kernel: Kernel, rules: Callable[[Op], Rule] = rule_of, of_float: Cal
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(code.ReturnInstr(kernel.body.terminator))
-    return Program(flat.code, flat.initial, arguments, flat.fills, roles_of(kernel), Loops(flat.heads, frozenset(flat.waiting)))
+    loops = Loops(flat.heads, frozenset(flat.waiting))
+    return Program(flat.code, flat.initial, arguments, flat.fills, roles_of(kernel), loops)
 
 
 def roles_of(kernel: Kernel) -> Roles:

@@ -1,9 +1,10 @@
 """Loops that wait for what others write, and when no turn of anybody can end them.
 
 A `while` loop that only reads memory computes the same in each iteration, unless what it starts with or memory has
-changed. So if every cohort that can run is in such a loop, has come back to the loop's head in the state in which it was
-there before, and nothing has changed meanwhile, none of them ever leaves. That holds under every order of turns. A loop
-that counts its iterations to give up at some number, or that asks anything but memory, is never in one state twice.
+changed. So if every cohort that can run is in such a loop, has come back to the loop's head in the state in which it
+was there before, and nothing has changed meanwhile, none of them ever leaves. That holds under every order of turns.
+A loop that counts its iterations to give up at some number, or that asks anything but memory, is never in one state
+twice.
 """
 
 from __future__ import annotations

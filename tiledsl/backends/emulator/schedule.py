@@ -18,12 +18,12 @@ import numpy as np
 from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import Changes
 from tiledsl.backends.emulator.chances import Chances, parts
-from tiledsl.backends.emulator.chunk import Chunk, Launch, Roles
+from tiledsl.backends.emulator.chunk import Chunk, Launch
 from tiledsl.backends.emulator.cohort import Cohort, merge
 from tiledsl.backends.emulator.hooks import Bools
-from tiledsl.backends.emulator.repeats import read_by
 from tiledsl.backends.emulator.residency import NotStarted
 from tiledsl.backends.emulator.rules.registry import Condition
+from tiledsl.backends.emulator.waiters import Described, name_warps, role_of, sides_of, spinning, warps_of
 from tiledsl.errors import HazardError, Loc, Side
 from tiledsl.ir.core import Op
 
@@ -70,7 +70,7 @@ class Turns:
         message = f"this loop{launch.of} spins for ever: {self.max_steps} iterations and no loop has ended{others}"
         fix = f"check that what the loop waits for is written; {fix}"
         side = Side(loc, does="spins", rank=launch.rank)
-        raise HazardError(message, loc, fix, code="T403", sides=(side, *_sides(described)))
+        raise HazardError(message, loc, fix, code="T403", sides=(side, *sides_of(described)))
 
     # -- when no turn changes anything ---------------------------------------------------------
 
@@ -79,9 +79,9 @@ class Turns:
         before = self.changes.count
         if self.idle <= PATIENCE or not all(c.parked and c.repeats == before for c in self.queue) or not self.queue:
             return False
-        if any([schedule.go_on() for schedule in self.schedules.values()]):
-            return False
         for schedule in self.schedules.values():
+            if schedule.go_on():
+                return False
             schedule.chunk.copies.deliver_all()
         return self.changes.count == before
 
@@ -93,26 +93,26 @@ class Turns:
         if others is None:
             message = f"deadlock: these loops spin for ever, and nothing that runs can end them{lines}"
             fix = "let another thread write what the loop waits for, whatever the order of the warps and blocks"
-            return HazardError(message, loc, fix, code="T403", sides=_sides(described))
+            return HazardError(message, loc, fix, code="T403", sides=sides_of(described))
         most, first = others.fits.blocks, others.launch.block_name(others.first)
         message = (
-            f"deadlock: the GPU holds at most {most} blocks{others.launch.of} at once, {others.fits}; all of these wait, "
-            f"and {others.left} more, from {first} on, can start only when one has ended{lines}"
+            f"deadlock: the GPU holds at most {most} blocks{others.launch.of} at once, {others.fits}; all of these "
+            f"wait, and {others.left} more, from {first} on, can start only when one has ended{lines}"
         )
         fix = (
             f"launch at most {most} blocks, each with a loop over its share of the work; or let a block wait only for "
             "blocks that have started: each takes a number by an atomic_add, and waits for lower ones"
         )
-        return HazardError(message, loc, fix, code="T423", sides=_sides(described))
+        return HazardError(message, loc, fix, code="T423", sides=sides_of(described))
 
-    def _described(self) -> list[tuple[str, Side | None]]:
+    def _described(self) -> list[Described]:
         """Of each launch, who spins and who waits at each place; as `Schedule.describe`, which has the others."""
         found: dict[tuple[Launch, Op], list[Cohort]] = {}
         for cohort in self.queue:
             loop = self.schedules[cohort.chunk].loops.heads.get(cohort.pc)
             if cohort.parked and loop is not None:
                 found.setdefault((cohort.chunk.run, loop), []).append(cohort)
-        lines, launches = [_spinning(loop, cohorts) for (_, loop), cohorts in found.items()], set[Launch]()
+        lines, launches = [spinning(loop, cohorts) for (_, loop), cohorts in found.items()], set[Launch]()
         for schedule in self.schedules.values():
             if schedule.blocked and schedule.chunk.run not in launches:
                 launches.add(schedule.chunk.run)
@@ -346,10 +346,10 @@ class Schedule:
             "let each of them get what it waits for: count the arrivals and bytes of every phase, and the phases; let "
             "all threads of a block execute the same barriers",
             code="T401",
-            sides=_sides(described),
+            sides=sides_of(described),
         )
 
-    def describe(self) -> list[tuple[str, Side | None]]:
+    def describe(self) -> list[Described]:
         """For one block with warps that wait: which of its warps wait where, and what the others do; as lines of text,
         and those that wait as data."""
         if not self.blocked:
@@ -362,56 +362,21 @@ class Schedule:
             if block not in cohort.blocks:
                 continue
             mine = cohort.select(np.broadcast_to((cohort.blocks == block)[:, None], cohort.shape[:2]))
-            warps = sorted(_warps_of(mine, block))
+            warps = sorted(warps_of(mine, block))
             absent.difference_update(warps)
             missing = at.condition.missing(mine, at.op, *at.values(mine))
             waiting.setdefault((at.op, missing), []).extend(warps)
-        lines: list[tuple[str, Side | None]] = []
+        lines: list[Described] = []
         for (op, missing), warps in waiting.items():
-            who, role = _name(sorted(warps), "waits", "wait"), self.role(sorted(warps))
+            who, role = name_warps(sorted(warps), "waits", "wait"), self.role(sorted(warps))
             of_role = "" if role is None else f" (the role at line {role.line})"
             who_, index = who.rpartition(" ")[0], launch.block_index(block)
             side = Side(op.loc, op.name, who_, f"waits for {missing}", index, None, (*warps,), role, launch.rank)
             lines.append((f"{name}{who}{of_role} at {op.loc} for {missing}", side))
-        running = {w for c in self.turns.queue if c.chunk is self.chunk for w in _warps_of(c, block)} & absent
+        running = {w for c in self.turns.queue if c.chunk is self.chunk for w in warps_of(c, block)} & absent
         others = (running, "still runs", "still run"), (absent - running, "has ended", "have ended")
-        return lines + [(name + _name(sorted(warps), one, several), None) for warps, one, several in others if warps]
+        rest = [(sorted(warps), one, several) for warps, one, several in others if warps]
+        return lines + [(name + name_warps(warps, one, several), None) for warps, one, several in rest]
 
     def role(self, warps: Sequence[int]) -> Loc | None:
         return role_of(self.chunk.run.roles, warps)
-
-
-def role_of(roles: Roles, warps: Sequence[int]) -> Loc | None:
-    """The role that the warps belong to, if the kernel has one of them."""
-    for (first, count), loc in roles.items():
-        if warps and first <= warps[0] and warps[-1] < first + max(count, 1):
-            return loc
-    return None
-
-
-def _spinning(loop: Op, cohorts: Sequence[Cohort]) -> tuple[str, Side | None]:
-    """The same of cohorts of one launch that spin in a loop: of their first block, and how many others do."""
-    each = [cohort.active_warps() for cohort in cohorts]
-    blocks, warps = (np.concatenate(arrays) for arrays in list(zip(*each, strict=True))[:2])
-    run, block, others = cohorts[0].chunk.run, int(blocks.min()), len(np.unique(blocks)) - 1
-    mine, launch = np.unique(warps[blocks == block]).tolist(), run.launch
-    who, role, index = _name(mine, "spins", "spin"), role_of(run.roles, mine), launch.block_index(block)
-    waits = f"waiting for {' or '.join(read_by(loop)) or 'memory'} to change"
-    more = f"; so do warps of {others} more block{'s' * (others > 1)}" if others else ""
-    side = Side(loop.loc, loop.name, who.rpartition(" ")[0], f"spins, {waits}", index, None, (*mine,), role, launch.rank)
-    return f"{launch.block_name(block)}: {who} at {loop.loc}, {waits}{more}", side
-
-
-def _sides(described: list[tuple[str, Side | None]]) -> tuple[Side, ...]:
-    return tuple(side for _, side in described if side is not None)
-
-
-def _warps_of(cohort: Cohort, block: int) -> list[int]:
-    """The warps of the block that are in the cohort."""
-    return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel().tolist()
-
-
-def _name(warps: Sequence[int], one: str, several: str) -> str:
-    """With the verb: ``warp 3 waits``, ``warps 4, 5, 6, 7 wait``."""
-    named = ", ".join(map(str, warps[:8])) + (", ..." if len(warps) > 8 else "")
-    return f"warp {named} {one}" if len(warps) == 1 else f"warps {named} {several}"

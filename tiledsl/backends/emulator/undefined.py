@@ -1,13 +1,13 @@
 """Values that a shuffle takes from lanes that the block does not have: who uses one.
 
 PTX leaves such a value undefined, and says nothing of the lanes that do not use it: in a sum over 16 threads by
-`shuffle_down`, half of the lanes get one at each step, and lane 0 none. So each value that may depend on a shuffle has a
-*shadow*, a register that holds for each lane 0, or the number of the shuffle, from 1 on. What is computed from a value
-has its shadow, and so has what is chosen, moved, or shuffled. Whatever acts on memory, other threads, or control flow
-uses it. (PTX ISA: shfl.sync.)
+`shuffle_down`, half of the lanes get one at each step, and lane 0 none. So each value that may depend on a shuffle has
+a *shadow*, a register that holds for each lane 0, or the number of the shuffle, from 1 on. What is computed from a
+value has its shadow, and so has what is chosen, moved, or shuffled. Whatever acts on memory, other threads, or control
+flow uses it. (PTX ISA: shfl.sync.)
 
-Only kernels whose last warp has fewer than 32 threads are run like this. Votes need no shadow of their own: they ask the
-threads that there are. (PTX ISA: vote.sync waits for all non-exited threads of the mask.)
+Only kernels whose last warp has fewer than 32 threads are run like this. Votes need no shadow of their own: they ask
+the threads that there are. (PTX ISA: vote.sync waits for all non-exited threads of the mask.)
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def _computes(op: Op) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Shadows:
-    """`of`: the shadow of each register that has one. `defined`: a register whose value is always `DEFINED`. `first`: of
-    each shuffle that reads a lane which is not there, in the order of their numbers, a block, a thread, and the lane.
-    `told`: shuffles of which one use was."""
+    """`of`: the shadow of each register that has one. `defined`: a register whose value is always `DEFINED`. `first`:
+    of each shuffle that reads a lane which is not there, in the order of their numbers, a block, a thread, and the
+    lane. `told`: shuffles of which one use was reported."""
 
     of: dict[int, int]
     defined: int
@@ -139,13 +139,15 @@ class _Shadows:
         return (*sources, *more), (*targets, *(self.of[target] for _, target, _ in pairs))
 
     def read(self, c: Cohort, register: int) -> Any:
-        return c.regs[self.of[register]] if register in self.of else DEFINED
+        """The shadow of what a register holds."""
+        shadow = c.regs[self.of[register]] if register in self.of else None
+        return DEFINED if shadow is None else shadow
 
     # -- what ops do ---------------------------------------------------------------------------
 
     def after(self, c: Cohort, instr: OpInstr) -> Any:
         """The shadow of the results, before the op runs. Tells of what the op uses."""
-        op, given = instr.op, [self.read(c, r) for r in instr.srcs]
+        op, given = instr.op, list[Any](self.read(c, r) for r in instr.srcs)
         if isinstance(op, warp.Shuffle):
             return self.shuffled(c, op, c.regs[instr.srcs[1]], *given)
         if not any(map(is_array, given)):
@@ -156,23 +158,24 @@ class _Shadows:
         values = [c.regs[r] for r in instr.srcs]
         if isinstance(op, arith.Select):
             condition, a, b = given
-            return np.maximum(condition, np.where(values[0], a, b))
+            chosen: Any = np.where(values[0], a, b)
+            return np.maximum(condition, chosen)
         if isinstance(op, arith.Scalar) and op.fn.name in ("and", "or") and len(values) == 2:
             return _masked(op.fn.name == "or", values, given)
-        found = given[0]
-        for other in given[1:]:
-            found = np.maximum(found, other)
+        found = _largest(given)
         if isinstance(op, (warp.Vote, warp.Uniform)):
-            found = np.max(np.where(c.active(), found, DEFINED), axis=2, keepdims=True)
+            asked: Any = np.where(c.active(), found, DEFINED)
+            return np.amax(asked, axis=2, keepdims=True)
         return found
 
     def shuffled(self, c: Cohort, op: warp.Shuffle, lane: Any, value: Any, of_lane: Any) -> Any:
         """Of what a shuffle gives: the shadow of the value in the lane that it reads, or the shuffle's own."""
         source, absent = shuffle_sources(c, op, lane)
-        found = np.maximum(value, of_lane)
-        if is_array(found) and found.shape[2] > 1:
-            shape = np.broadcast_shapes(found.shape, source.shape)
-            found = np.take_along_axis(np.broadcast_to(found, shape), np.broadcast_to(source, shape), axis=2)
+        found = value
+        if is_array(value) and value.shape[2] > 1:
+            shape = np.broadcast_shapes(value.shape, source.shape)
+            found = np.take_along_axis(np.broadcast_to(value, shape), np.broadcast_to(source, shape), axis=2)
+        found = np.maximum(found, of_lane)
         missing = c.active() & absent
         if not missing.any():
             return found
@@ -185,9 +188,9 @@ class _Shadows:
         """Tell of the first undefined value that an active lane uses."""
         for shadow in filter(is_array, shadows):
             used = c.active() & (shadow != 0)
-            shuffles = [*self.first]
-            for number in np.unique(c.spread(shadow)[used]).tolist():
-                shuffle = shuffles[number - 1]
+            for number, shuffle in enumerate([*self.first], 1):
+                if not (used & (shadow == number)).any():
+                    continue
                 if shuffle.loc not in self.told:
                     self.told.add(shuffle.loc)
                     self.tell(self.finding(c, op, c.spread(shadow == number) & used, shuffle))
@@ -203,15 +206,25 @@ class _Shadows:
             f"{side.who} reads lane {lane} of its warp, of which the block has {min(lanes, WARP)} lanes, so that the "
             f"value is undefined; {'a condition' if op.blocks else called(op)} at {op.loc} uses it, in {user.who}"
         )
-        fix = f"let threads(...) be a multiple of {WARP}; or shuffle among the lanes that there are: width=, or a condition"
+        fix = f"let threads(...) be a multiple of {WARP}; or use the value only where the lane is there"
         return HazardError(message, shuffle.loc, fix, code="T205", sides=(side, user))
 
 
 def _masked(ones: bool, values: Sequence[Any], given: Sequence[Any]) -> Any:
     """Of `and` or `or`: a defined 0, or with `ones` all ones, decides alone."""
-    decides = [np.asarray(v) == (~np.zeros((), np.asarray(v).dtype) if ones else 0) for v in values]
-    alone = [d & (np.asarray(s) == 0) for d, s in zip(decides, given, strict=True)]
-    return np.where(alone[0] | alone[1], DEFINED, np.maximum(*given))
+    zeros = np.zeros((), np.asarray(values[0]).dtype)
+    decisive = ~zeros if ones else zeros
+    alone = [(np.asarray(v) == decisive) & (np.asarray(s) == 0) for v, s in zip(values, given, strict=True)]
+    found: Any = np.where(alone[0] | alone[1], DEFINED, _largest(given))
+    return found
+
+
+def _largest(shadows: Sequence[Any]) -> Any:
+    """Of each lane's."""
+    found: Any = DEFINED
+    for shadow in shadows:
+        found = np.maximum(found, shadow)
+    return found
 
 
 @dataclass(slots=True, eq=False)

@@ -110,16 +110,17 @@ def _ordered(relation: Relation) -> Edge:
     return Edge("T102", "release-acquire", "with no release there that is acquired here", fix)
 
 
-def fenced_early(loc: Loc) -> Edge:
+def fenced_early(loc: Loc, same_rank: bool) -> Edge:
     """The one who wrote has made a fence there, a barrier followed, and another thread has signaled without one."""
+    scope, both = ("", "") if same_rank else ('"sys"', ', both with scope="sys", as they are on different GPUs')
     return Edge(
         "T102",
         "release-acquire",
-        f"with no release there that is acquired here: the fence at {loc} comes before the barrier, after which another "
-        "thread signals, and a fence makes a release of later writes of its own thread alone",
-        'put the fence after the barrier, in the thread that signals: barrier(), then "if t == 0: fence(); '
-        'flag.atomic_store(0, 1)"; or let it release: barrier(), then "if t == 0: flag.atomic_store(0, 1, '
-        'order=\'release\')"',
+        f"with no release there that is acquired here: the fence at {loc} comes before the barrier, after which "
+        "another thread signals, and a fence makes a release of later writes of its own thread alone",
+        f"put the fence after the barrier, in the thread that signals: barrier(), then `if t == 0: fence({scope}); "
+        "flag.atomic_store(0, 1)`; or let it release: barrier(), then `if t == 0: flag.atomic_store(0, 1, "
+        f'order="release")`{both}',
     )
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, View
-from tiledsl.ir.core import Op
 from tiledsl.ir.atomics import ACQUIRING, RELEASING, SCOPES
+from tiledsl.ir.core import Op
 
 Past = dict[int, Known]
 """What has happened: of each cluster, by its number in the run, a clock [rank, agents]. Nobody changes one."""
@@ -52,8 +52,8 @@ class Published:
     """Of one run. `places`: what releases have left there, for each group that can acquire it. `learnt`: what warps
     of each cluster have acquired of others: the warp's agent, its count, and what.
 
-    For messages, in runs with fences: `fences`: the last one of each agent of a cluster, with its count; `signals`: what
-    warps knew that wrote there without a release; `heard`: what of that each cluster has read.
+    For messages, in runs with fences: `fences`: the last one of each agent of a cluster, with its count; `signals`:
+    what warps knew that wrote there without a release; `heard`: what of that each cluster has read.
     """
 
     def __init__(self) -> None:
@@ -191,8 +191,8 @@ class AtomicOrder:
 
     def fence(self, op: Op, rows: Ints, warps: Ints, reach: str) -> None:
         """These warps, each named once, execute a fence."""
-        agents, counts = self.clocks.ids(rows, warps), self.clocks.now(rows, warps)
-        for cluster, agent, count in zip(self.clocks.in_run[rows].tolist(), agents.tolist(), counts.tolist(), strict=True):
+        each = self.clocks.in_run[rows], self.clocks.ids(rows, warps), self.clocks.now(rows, warps)
+        for cluster, agent, count in zip(*(array.tolist() for array in each), strict=True):
             self.published.fences[cluster, agent] = count, op
         for row, warp in zip(rows.tolist(), warps.tolist(), strict=True):
             seen, fenced = self.seen.get((row, warp)), self.fenced.setdefault((row, warp), [{} for _ in WIDTH])

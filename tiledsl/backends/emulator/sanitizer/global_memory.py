@@ -443,7 +443,7 @@ class GlobalHistory:
             edge = advice.NARROW if known[0, 0] >= int(earlier.when) else edge
         if by_thread and edge.name == "release-acquire":
             fence = shadow.published.early_fence(cluster, id_, int(earlier.when), int(touch.clusters[entry]))
-            edge = edge if fence is None else advice.fenced_early(fence.loc)
+            edge = edge if fence is None else advice.fenced_early(fence.loc, relation.same_rank)
         shadow.reports.tell(advice.race(side, memory, other, edge))
 
 
