@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.cohort import Cohort, is_array
+from tiledsl.backends.emulator.cohort import Cohort, blend, is_array
 from tiledsl.backends.emulator.control import IfBegin, IfEnd, LoopBegin, LoopNext, LoopTest, OpInstr
 from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.program import Program
@@ -158,14 +158,12 @@ class _Shadows:
         values = [c.regs[r] for r in instr.srcs]
         if isinstance(op, arith.Select):
             condition, a, b = given
-            chosen: Any = np.where(values[0], a, b)
-            return np.maximum(condition, chosen)
+            return np.maximum(condition, blend(values[0], a, b))
         if isinstance(op, arith.Scalar) and op.fn.name in ("and", "or") and len(values) == 2:
             return _masked(op.fn.name == "or", values, given)
         found = _largest(given)
         if isinstance(op, (warp.Vote, warp.Uniform)):
-            asked: Any = np.where(c.active(), found, DEFINED)
-            return np.amax(asked, axis=2, keepdims=True)
+            return np.amax(blend(c.active(), found, DEFINED), axis=2, keepdims=True)
         return found
 
     def shuffled(self, c: Cohort, op: warp.Shuffle, lane: Any, value: Any, of_lane: Any) -> Any:
@@ -215,8 +213,7 @@ def _masked(ones: bool, values: Sequence[Any], given: Sequence[Any]) -> Any:
     zeros = np.zeros((), np.asarray(values[0]).dtype)
     decisive = ~zeros if ones else zeros
     alone = [(np.asarray(v) == decisive) & (np.asarray(s) == 0) for v, s in zip(values, given, strict=True)]
-    found: Any = np.where(alone[0] | alone[1], DEFINED, _largest(given))
-    return found
+    return blend(alone[0] | alone[1], DEFINED, _largest(given))
 
 
 def _largest(shadows: Sequence[Any]) -> Any:
