@@ -249,4 +249,4 @@ def test_what_is_clean_depends_on_no_lane_that_is_not_there(seed: int, monkeypat
         y = np.zeros(t, np.int32)
         found = codes(checked(steps, x, y, T=t, PROGRAM=program))
         results.append(y.tolist())
-    assert found == ["T205"] or results[0] == results[1] == results[2]
+    assert set(found) == {"T205"} or (not found and results[0] == results[1] == results[2])
