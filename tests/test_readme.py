@@ -53,7 +53,9 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     programs, shown = ([body for kind, body in fenced if kind == wanted] for wanted in ("python", ""))
     for name, program in zip(
-        ("exchange.py", "use.py", "sums.py", "same_value.py", "two_gpus.py", "test_exchange.py"), programs, strict=True
+        ("exchange.py", "use.py", "chain.py", "sums.py", "same_value.py", "two_gpus.py", "test_exchange.py"),
+        programs,
+        strict=True,
     ):
         (tmp_path / name).write_text(program)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the environment may be older than the plugin
@@ -66,7 +68,7 @@ def test_the_page_on_the_check_is_true(tmp_path: Path, monkeypatch: pytest.Monke
 
     commands = re.findall(r"^    python (-m tiledsl .*?)(?:  # exit code (\d))?$", text, re.MULTILINE)
     printed = [run(code, *command.split()) for command, code in commands]
-    assert len(commands) == 12 and (tmp_path / "found.sarif").exists()
+    assert len(commands) == 13 and (tmp_path / "found.sarif").exists()
     assert shown == [printed[1], run("", "use.py"), run("", "two_gpus.py")]
     last = [lines.splitlines()[-1] for lines in printed]
     for verdict in re.findall(r"`(\w+: clean \(.*?\))`", text.replace("\n", " ")):

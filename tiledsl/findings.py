@@ -111,6 +111,13 @@ _TABLE = {
         "write them, or do not say that the array holds nothing yet",
         "if i < N - 1:  # the last element is left out\n    Y[i] = X[i]",
     ),
+    "T205": (
+        "lane that is not there",
+        "A shuffle reads a lane that the block does not have, in a last warp of fewer than 32 threads, and a thread "
+        "uses the value, which is undefined.",
+        "let threads(...) be a multiple of 32; or take the value only where the lane is there, by width= or where()",
+        "t = threads(40)\ns += shuffle_down(s, 16)  # warp 1 has lanes 0 to 7\nif t % 32 == 0:\n    Y[t // 32] = s",
+    ),
     "T301": (
         "copy nobody waits for",
         "A block ends while an asynchronous copy to its shared memory may be under way.",
@@ -167,7 +174,7 @@ _TABLE = {
     ),
     "T403": (
         "spins for ever",
-        "A loop waits for a value that nobody writes.",
+        "A loop waits for a value that no thread writes that still runs.",
         "check that what the loop waits for is written, under every order of the warps",
         "while flag.atomic_load(0) == 0:  # nobody stores to flag\n    pass",
     ),
@@ -291,6 +298,14 @@ _TABLE = {
         "wait once behind each arrival: ptx.cluster_arrive(), ptx.cluster_wait()",
         "ptx.cluster_arrive()\nptx.cluster_arrive()",
     ),
+    "T423": (
+        "more blocks than the GPU holds",
+        "Blocks wait for others that can start only when one of those that wait has ended: the grid has more blocks "
+        "than the GPU holds at once.",
+        "launch no more blocks than that, each with a loop over its share of the work; or let a block wait only for "
+        "blocks that have started: each takes a number by an atomic_add, and waits for lower ones",
+        "while flag.atomic_load(b + 1) == 0:  # of 300 blocks of 1024 threads an H200 holds 264\n    pass",
+    ),
     "T501": (
         "out of bounds",
         "An access is outside its tensor or tile.",
@@ -392,7 +407,7 @@ OWN_FAULT = ("T902", "T904")
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "shared": ("T101", "T104", "T106", "T107", "T108", "T301", "T302", "T304", "T305", "T306"),
     "global": ("T102", "T103", "T105", "T107"),
-    "uninitialised": ("T201", "T202", "T204"),
+    "uninitialised": ("T201", "T202", "T204", "T205"),
     "registers": ("T306", "T307"),
     "barriers": ("T407", "T408", "T410", "T417", "T418", "T419", "T420", "T421"),
     "coverage": ("",),

@@ -170,11 +170,12 @@ class TileKernel(ByReference):
         it; ``checks=``, ``without=``: names of `findings.CHECKS` or codes, which checks are on; ``baseline=``: a file
         of findings that are accepted; ``algebra=``: a function of the arguments, whose results those of the kernel are
         compared with on integers modulo a prime, in place of floats; the arrays are not written then;
-        ``unwritten="C"``: names of arrays that hold nothing yet.
+        ``unwritten="C"``: names of arrays that hold nothing yet; ``processors=132``: SMs of the GPU, which limit how
+        many blocks can wait for each other; a grid that depends on them is launched for 8, unless given.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
-        names = "seed", "seeds", "raises", "checks", "without", "baseline", "algebra", "unwritten"
+        names = "seed", "seeds", "raises", "checks", "without", "baseline", "algebra", "unwritten", "processors"
         tensors = [tensor.name for tensor in self.signature.tensors]
         asked = Asked.of(self.signature, [self.name], tensors, **self._options(kwargs, *names))
         return checked(OneKernel(self.dispatcher, self.on_host(args, kwargs), asked.algebra), asked)

@@ -60,6 +60,7 @@ def check_ranks(
     checks: Any = None,
     without: Any = (),
     baseline: Any = None,
+    processors: int | None = None,
 ) -> CheckResult:
     """Run the launches together with the emulator's checks: as `TileKernel.check`, whose options these are, for all
     kernels at once. Arrays are written as by the last run, and each run finds what they hold now.
@@ -69,7 +70,9 @@ def check_ranks(
     """
     together = _Together("check_ranks", launches)
     names = [launch.kernel.name for launch in together.launches]
-    asked = Asked.of(Called("check_ranks"), names, (), seed, seeds, raises, checks, without, baseline)
+    asked = Asked.of(
+        Called("check_ranks"), names, (), seed, seeds, raises, checks, without, baseline, processors=processors
+    )
     return checked(together, asked)
 
 

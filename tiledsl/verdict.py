@@ -164,7 +164,8 @@ class CheckResult:
 class Asked:
     """What a caller asks of a check: under which `seeds`, which checks, what a baseline accepts; `raises`: the first
     finding that nobody accepts is raised, else it is in the result. `algebra`: None, or the reference for exact
-    arithmetic. `unwritten`: tensors that hold nothing yet."""
+    arithmetic. `unwritten`: tensors that hold nothing yet. `processors`: SMs of the GPU; None: as the emulator's
+    `Options`."""
 
     seeds: tuple[int, ...]
     raises: bool
@@ -172,6 +173,7 @@ class Asked:
     baseline: tuple[Acceptance, ...]
     algebra: Callable[..., Any] | None = None
     unwritten: frozenset[str] = frozenset()
+    processors: int | None = None
 
     @classmethod
     def of(
@@ -187,10 +189,11 @@ class Asked:
         baseline: Any = None,
         algebra: Any = None,
         unwritten: Any = (),
+        processors: Any = None,
     ) -> Asked:
         """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
         UsageError for the baseline."""
-        for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
+        for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1), ("processors", processors, 1)):
             if value is not None and (type(value) is not int or value < least):
                 raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")
         if seed is not None and seeds is not None:
@@ -212,7 +215,8 @@ class Asked:
         if unknown := empty - {*tensors}:
             fix = f"name some of {', '.join(tensors)}"
             raise argument_error(called, f"unwritten names {', '.join(sorted(unknown))}, which is no tensor", fix)
-        return cls((seed or 0,) if seeds is None else tuple(range(seeds)), raises, selection, mine, algebra, empty)
+        orders = (seed or 0,) if seeds is None else tuple(range(seeds))
+        return cls(orders, raises, selection, mine, algebra, empty, processors)
 
 
 def _names(option: str, value: Any) -> list[str]:
@@ -369,6 +373,7 @@ def _run(subject: Subject, asked: Asked, seed: int, found: _Found) -> Mapping[tu
         selection=asked.selection,
         unwritten=asked.unwritten,
         report=found.add,
+        processors=asked.processors,
         residues=asked.algebra is not None,
         seed=seed,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from race_pairs import PAIRS, Pair, aliases
 from race_pairs_hopper import HOPPER_PAIRS
 
-from tiledsl import Const, Global, barrier, f32, grid, i32, index, shared, threads, tile_kernel
+from tiledsl import Const, Global, barrier, f32, fence, grid, i32, index, shared, threads, tile_kernel
 from tiledsl.backends.emulator import Options, run
 from tiledsl.dims import B, M, N
 from tiledsl.errors import HazardError
@@ -135,3 +136,49 @@ def test_the_fix_is_one_for_these_threads(name: str) -> None:
     with pytest.raises(HazardError) as caught:
         checked(pair.kernel, "thread", pair.arrays(), RIGHT=False)
     assert FIXES[name] in str(caught.value).rpartition("fix: ")[2]
+
+
+# -- a fence on the wrong side of a barrier --------------------------------------------------------
+
+
+@tile_kernel
+def signaled(data: Global[f32, N], ready: Global[i32, B], out: Global[f32, N], *, HOW: Const[str]):
+    """All threads of block 0 write, thread 0 signals by a relaxed operation, and block 1 reads."""
+    b, t = grid(2), threads(64)
+    if b == 0:
+        data[t] = f32(t)
+        if HOW == "early":
+            fence()
+        barrier()
+        if t == 0:
+            if HOW == "late":
+                fence()
+            if HOW == "release":
+                ready.atomic_store(0, 1, order="release")
+            else:
+                ready.atomic_store(0, 1)
+    else:
+        if t == 0:
+            while ready.atomic_load(0, order="acquire") == 0:
+                pass
+        barrier()
+        out[t] = data[63 - t]
+
+
+def signaled_by(how: str, **options: Any) -> Any:
+    arrays = np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
+    return signaled.check(*arrays, HOW=how, raises=False, **options)
+
+
+def test_a_fence_before_the_barrier_is_not_the_signals() -> None:
+    """The finding names the fence, and shows both right forms, which are clean."""
+    (found,) = signaled_by("early", seeds=4).findings
+    assert (found.code, found.missing) == ("T102", "release-acquire")
+    lines = Path(__file__).read_text().splitlines()
+    line = 2 + next(n for n, text in enumerate(lines) if text.strip() == 'if HOW == "early":')
+    assert f"the fence at {__file__}:{line}:" in found.message
+    assert "fence(); flag.atomic_store(0, 1)" in found.fix and 'flag.atomic_store(0, 1, order="release")' in found.fix
+    for right in ("late", "release"):
+        assert signaled_by(right, seeds=4)
+    (found,) = signaled_by("no fence").findings
+    assert found.code == "T102" and "the fence at" not in found.message

@@ -75,13 +75,12 @@ def test_a_race_names_both_ranks() -> None:
 # -- what never comes ------------------------------------------------------------------------------
 
 
-def test_a_flag_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEDSL_MAX_STEPS", "500")
+def test_a_flag_that_nobody_sets() -> None:
     for seed in range(3):
-        with pytest.raises(HazardError, match=r"this loop of rank \d spins for ever: ") as caught:
+        with pytest.raises(HazardError) as caught:
             run_ranks(kernels.reductions(WITHOUT="flag"), seed=seed)
-        assert re.search(r"block \(\d, 0, 0\) of rank \d spins, too, at ", str(caught.value))
-        assert caught.value.finding.sides[0].rank is not None
+        assert caught.value.code == "T403"
+        assert {side.rank for side in caught.value.finding.sides} == {0, 1}
 
 
 def test_a_deadlock_names_the_rank() -> None:

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algebra", metavar="NAME", help="compute on integers; NAME: the reference, of the kernel's file"
     )
     parser.add_argument("--unwritten", default="", metavar="NAMES", help="arrays that hold nothing yet, as C")
+    parser.add_argument("--processors", type=int, metavar="N", help="SMs of the GPU (default: 132, or 8 for the grid)")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="accept the findings that it lists")
     parser.add_argument("--write-baseline", type=Path, metavar="FILE", help="add the findings to it")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     kernel, settings = asked_kernel(arguments)
     values = values_of(kernel, "--size", arguments.size)
     given = arguments_of(kernel, settings, values, random_arrays())
-    names = "seed", "seeds", "checks", "without", "baseline", "unwritten"
+    names = "seed", "seeds", "checks", "without", "baseline", "unwritten", "processors"
     options = {name: getattr(arguments, name) for name in names}
     if arguments.algebra is not None:
         options["algebra"] = kernel.fn.__globals__.get(arguments.algebra)

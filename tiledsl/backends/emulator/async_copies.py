@@ -51,6 +51,13 @@ class Transfer:
         return Transfer(self.op, self.label, self.base, *arrays)
 
 
+@dataclass(slots=True, eq=False)
+class Changes:
+    """How often, in the whole run, anything may have changed that a loop can wait for: memory, or where a warp is."""
+
+    count: int = 0
+
+
 MOST_PENDING = 1 << 15
 """Copies of cohorts that may be in flight together."""
 
@@ -79,10 +86,10 @@ class _Copy:
 class Copies:
     """`pending`: what has not arrived in `memory`. [blocks, threads]: `committed`: how many groups of cp.async each
     thread has, `arrived`: how many of them have. TMA moves chunks of 16 bytes; `mbarriers` count its loads,
-    and what threads send."""
+    and what threads send. `changes`: gets a count for each that arrives."""
 
-    def __init__(self, memory: SharedMemory, warps: int, mbarriers: Mbarriers, hook: Hook) -> None:
-        self.memory, self.mbarriers, self.hook = memory, mbarriers, hook
+    def __init__(self, memory: SharedMemory, warps: int, mbarriers: Mbarriers, hook: Hook, changes: Changes) -> None:
+        self.memory, self.mbarriers, self.hook, self.changes = memory, mbarriers, hook, changes
         self.pending: list[_Copy] = []
         self.committed, self.arrived = (np.zeros((memory.count, warps * WARP), np.int64) for _ in range(2))
 
@@ -102,6 +109,7 @@ class Copies:
 
     def deliver(self, copy: _Copy) -> None:
         """Pieces of `width` bytes: addresses are aligned to it, and so is a block's memory."""
+        self.changes.count += 1
         transfer, width = copy.transfer, copy.data.shape[2]
         counted = copy.until == "mbarrier"
         places = self.mbarriers.places(copy.waits) if counted else None
@@ -141,6 +149,10 @@ class Copies:
         wanted = np.zeros((self.memory.count, len(self.mbarriers.offsets)), np.bool_)
         wanted[rows, columns] = True
         self.arrive("mbarrier", lambda copy: wanted[copy.transfer.rows, copy.waits])
+
+    def deliver_all(self) -> None:
+        """All loads that mbarriers count arrive, whoever waits for them."""
+        self.arrive("mbarrier", lambda copy: np.ones(len(copy.waits), np.bool_))
 
     def store(self, transfer: Transfer) -> NDArray[np.uint8]:
         """What is there: [entries, chunks, 16]."""

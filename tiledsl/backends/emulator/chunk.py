@@ -10,7 +10,7 @@ from typing import TextIO
 
 import numpy as np
 
-from tiledsl.backends.emulator.async_copies import Copies
+from tiledsl.backends.emulator.async_copies import Changes, Copies
 from tiledsl.backends.emulator.hooks import Hook, Ints, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.positions import Clusters, Positions
@@ -43,11 +43,11 @@ class Chunk:
     """Blocks `first` ... `first + count - 1`. `copies`: what is in flight to their shared `memory`. `ended`:
     how many warps of each block have. `arrived`, `rounds`: at barriers of the block, [blocks]: warps that have arrived
     at the current one, and how many have ended. `registers` [blocks, warps]: of a thread of each warp; `spare`
-    [blocks]: those that warps have released, for one thread of each.
+    [blocks]: those that warps have released, for one thread of each. `changes`: of the whole run.
     """
 
-    def __init__(self, run: Launch, first: int, count: int) -> None:
-        self.run, self.first, self.count = run, first, count
+    def __init__(self, run: Launch, first: int, count: int, changes: Changes) -> None:
+        self.run, self.first, self.count, self.changes = run, first, count, changes
         self.warps = run.positions.warps
         hooks = [hook.of_blocks(run.launch, first, count) for hook in run.hooks]
         self.watched = bool(hooks)
@@ -60,7 +60,12 @@ class Chunk:
         self.mbarriers = Mbarriers(first, count, self.memory.pitch, hook)
         self.named_barriers = NamedBarriers(first, count, hook)
         self.cluster_barriers = ClusterBarriers(first, self.clusters.number, self.warps, hook)
-        self.copies = Copies(self.memory, self.warps, self.mbarriers, hook)
+        self.copies = Copies(self.memory, self.warps, self.mbarriers, hook, changes)
+
+    @property
+    def blocks_ended(self) -> int:
+        """How many blocks have."""
+        return int(np.count_nonzero(self.ended == self.warps))
 
     def end(self, rows: Ints) -> None:
         """A warp of each of these blocks has ended."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.hooks import Bools, Ints
+from tiledsl.ir.core import Op
 
 Mask = Bools | None
 
@@ -48,17 +49,22 @@ class Cohort:
 
     `pc`, `regs` and `mask` are the whole state: values, loop counters and the masks of enclosing regions
     live in `regs`. `exists` is None or False for the lanes of a last warp that the block does not have.
-    `parked`: it gave way at a point where it may merge with others at the same `pc`.
+    `parked`: it gave way at a point where it may merge with others at the same `pc`. `visits`, `repeats`: its last
+    states at the heads of the loops that it is in, and at which number of changes it came to one of them twice
+    (`repeats.visit`).
     """
 
-    __slots__ = ("_everyone", "blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "warps")
+    __slots__ = (
+        "_everyone", "blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "repeats", "visits", "warps",
+    )  # fmt: skip
 
     def __init__(
         self, chunk: Chunk, blocks: Ints, warps: Ints, regs: list[Any], mask: Mask, exists: Mask, pc: int = 0
     ) -> None:
         self.chunk, self.blocks, self.warps = chunk, blocks, warps
         self.regs, self.mask, self.exists, self.pc = regs, mask, exists, pc
-        self.parked = False
+        self.parked, self.repeats = False, -1
+        self.visits: dict[Op, Any] = {}
         self._everyone: tuple[Ints, Ints] | None = None
 
     @property

@@ -14,8 +14,9 @@ import numpy as np
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.hooks import Bools
+from tiledsl.backends.emulator.repeats import visit
 from tiledsl.backends.emulator.rules.registry import Rule
-from tiledsl.backends.emulator.schedule import Instr, Schedule
+from tiledsl.backends.emulator.schedule import PATIENCE, Instr, Schedule
 from tiledsl.ir.core import Op
 
 ALL: Final = "all"
@@ -162,7 +163,8 @@ class LoopBegin(Instr):
 @dataclass(slots=True, eq=False)
 class LoopTest(Instr):
     """Lanes leave with the values, `passed`, that they had when the condition turned false; the others go on with them
-    as `arguments`. `waits`: the loop may wait for what another warp writes."""
+    as `arguments`. `waits`: the loop may wait for what another warp writes. Leaving it is a change, unless it is only
+    a part of an iteration of a loop that waits, too."""
 
     condition: int
     passed: tuple[int, ...]
@@ -179,8 +181,10 @@ class LoopTest(Instr):
         values = _read(c, self.passed)
         if decision is NONE:
             _write(c, self.results, values, c.mask)
-            if self.waits:
+            c.visits.pop(self.op, None)
+            if self.waits and self.exit_pc not in s.loops.waiting:
                 s.turns.idle = 0
+                s.turns.changes.count += 1
             return self.advance(c, self.exit_pc)
         if isinstance(decision, tuple):
             c.mask, leaving = decision
@@ -191,7 +195,8 @@ class LoopTest(Instr):
 
 @dataclass(slots=True, eq=False)
 class LoopNext(Instr):
-    """Goes back to the head. `waits`: as above; then it is idle. `spins`: it then gives way to others, too."""
+    """Goes back to the head. `waits`: as above; then it is idle. `spins`: it then gives way to others, too.
+    `deciding`: of a loop that changes nothing (`waiting_loops`), the registers that it decides by; else None."""
 
     yields: tuple[int, ...]
     carried: tuple[int, ...]
@@ -199,12 +204,15 @@ class LoopNext(Instr):
     head_pc: int
     waits: bool
     spins: bool
+    deciding: tuple[int, ...] | None
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.carried, _read(c, self.yields), None if c.mask is c.regs[self.saved] else c.mask)
         self.advance(c, self.head_pc)
         s.turns.idle += self.waits
         s.turns.spend(self.op.loc, s.chunk)
+        if self.deciding is not None and s.turns.idle > PATIENCE:
+            visit(c, self.op, _read(c, self.deciding))
         return not (self.spins and s.give_way(c))
 
 

@@ -24,12 +24,15 @@ from tiledsl.backends.emulator.machine import Part, run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten, roles_of
+from tiledsl.backends.emulator.residency import FEW_PROCESSORS, residency
 from tiledsl.backends.emulator.residues import copied, held, is_float, of_floats, residue_rule, taken
 from tiledsl.backends.emulator.sanitizer.hazards import Checks, OfLaunch, checks_of
 from tiledsl.backends.emulator.sanitizer.reports import Reports
-from tiledsl.backends.emulator.schedule import Turns, role_of
+from tiledsl.backends.emulator.schedule import Turns
 from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import told, traced
+from tiledsl.backends.emulator.undefined import may_be_undefined, with_shadows
+from tiledsl.backends.emulator.waiters import role_of
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError, Loc
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
@@ -190,7 +193,6 @@ def _run(launches: Sequence[OneLaunch], options: Options) -> RunResult:
         steps *= sum(GROUPS * prod(e.info.cluster) * e.positions.warps for e in begun)  # that many move on their own
     turns = Turns(steps, chances)
     ran = {each.prepared: set[int]() for each in begun}
-    programs = {each.prepared: _program(each, options, ran[each.prepared], result, turns) for each in begun}
     hooks = [tuple(hook.of_launch(each.info) for hook in options.hooks) for each in begun]
     reports: Reports | None = None
     checks = list[OfLaunch]()
@@ -203,6 +205,7 @@ def _run(launches: Sequence[OneLaunch], options: Options) -> RunResult:
         reports = Reports(options.selection, take)
         checks = checks_of([(each.prepared.checks, each.info) for each in begun], reports, options.unwritten)
         hooks = [(check, *others) for check, others in zip(checks, hooks, strict=True)] if checks else hooks
+    programs = {each.prepared: _program(each, options, ran[each.prepared], result, turns, reports) for each in begun}
     parts = [each.part(programs[each.prepared], its, options) for each, its in zip(begun, hooks, strict=True)]
     with np.errstate(all="ignore"):
         run_blocks(parts, options, turns, reports)
@@ -220,9 +223,13 @@ def _covers(options: Options) -> bool:
     return options.checks and "coverage" in options.selection
 
 
-def _program(launch: _Begun, options: Options, ran: set[int], result: RunResult, turns: Turns) -> Program:
+def _program(
+    launch: _Begun, options: Options, ran: set[int], result: RunResult, turns: Turns, reports: Reports | None
+) -> Program:
     """What it runs. ran: gets the blocks of the kernel that cohorts enter, if they are asked for."""
     program = launch.prepared.on_residues if options.residues else launch.prepared.program
+    if reports is not None and "T205" in reports.selection and may_be_undefined(launch.kernel):
+        program = with_shadows(program, reports.tell)
     if _covers(options):
         program = watched(program, ran)
     if options.trace is not None:
@@ -249,11 +256,16 @@ class _Begun:
     bound: _Arguments
     info: LaunchInfo
 
+    @property
+    def kernel(self) -> Kernel:
+        return self.prepared.kernel
+
     @classmethod
     def of(cls, launch: OneLaunch, options: Options, first: int, name: str) -> _Begun:
         prepared, kernel = launch.prepared, launch.kernel
         bound = _Arguments(kernel, launch.arguments, options.residues)
-        grid = checked_grid(kernel.name, kernel.grid, {PROCESSORS: options.processors, **bound.extents}, kernel.cluster)
+        names = {PROCESSORS: options.processors or FEW_PROCESSORS, **bound.extents}
+        grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
         tiles, tile_bytes = prepared.tiles
         shared_bytes = max(kernel.shared_bytes, tile_bytes)
         if 0 not in grid:
@@ -278,7 +290,7 @@ class _Begun:
             self.prepared.kernel, self.info, hooks, options.stdout or sys.stdout, self.positions, self.bound.tensors,
             self.prepared.tiles[0], program.fills, program.roles,
         )  # fmt: skip
-        return Part(run, program, registers)
+        return Part(run, program, registers, residency(self.kernel, self.info, options.processors))
 
 
 def _described(span: Span) -> TensorInfo:

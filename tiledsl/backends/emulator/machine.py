@@ -6,9 +6,10 @@ for a later one).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Options
 from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.backends.emulator.program import Program
+from tiledsl.backends.emulator.residency import NotStarted, Residency
 from tiledsl.backends.emulator.sanitizer.reports import Reports
 from tiledsl.backends.emulator.schedule import PATIENCE, Schedule, Turns
 from tiledsl.errors import HazardError
@@ -33,31 +35,25 @@ _SHARED_BYTES, _CHECKED_BYTES = 1 << 26, 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A launch of a run. `registers`: those that every cohort starts with, arguments included."""
+    """A launch of a run. `registers`: those that every cohort starts with, arguments included. `fits`: how many blocks
+    the GPU holds at once."""
 
     launch: Launch
     program: Program
     registers: list[Any]
+    fits: Residency
 
-    def blocks(self) -> int:
-        x, y, z = self.launch.launch.grid
-        return x * y * z
-
-    def chunk_size(self, options: Options) -> int:
-        """Return how many blocks a chunk has."""
-        run, launch = self.launch, self.launch.launch
-        unit = whole_clusters(launch)
+    def chunk_blocks(self, options: Options) -> int:
+        """How many blocks a chunk has at most, in whole clusters."""
+        launch, unit = self.launch.launch, whole_clusters(self.launch.launch)
         memory = _CHECKED_BYTES if options.checks else _SHARED_BYTES
-        most = min(options.chunk_threads // (run.positions.warps * WARP), memory // max(1, launch.shared_bytes))
+        threads = self.launch.positions.warps * WARP
+        most = min(options.chunk_threads // threads, memory // max(1, launch.shared_bytes), self.fits.blocks)
         return max(1, most // unit) * unit
-
-    def chunks(self, options: Options) -> Iterator[Start]:
-        blocks, size = self.blocks(), self.chunk_size(options)
-        return ((self, first, min(size, blocks - first)) for first in range(0, blocks, size))
 
     def require_few(self, options: Options) -> None:
         """Raise HazardError if the chunks alone have more steps than the run may have, with or without a seed."""
-        steps = _CHUNK_STEPS * -(-self.blocks() // self.chunk_size(options))
+        steps = _CHUNK_STEPS * -(-prod(self.launch.launch.grid) // self.chunk_blocks(options))
         if steps > options.max_steps:
             shown = " x ".join(map(str, self.launch.launch.grid))
             head = f"the run does not end: a grid of {shown} blocks"
@@ -66,22 +62,37 @@ class Part:
             raise HazardError(message, self.launch.kernel.loc, fix, code="T402")
 
 
-Start = tuple[Part, int, int]
-"""A chunk to be started: of which launch, its first block, and how many it has."""
+class _Waiting(NotStarted):
+    """Those of one launch, which start in chunks."""
+
+    def __init__(self, part: Part, options: Options) -> None:
+        super().__init__(part.launch.launch, part.fits)
+        self.part, self.size, self.unit = part, part.chunk_blocks(options), whole_clusters(self.launch)
+
+    def begin(self, turns: Turns) -> bool:
+        """Start the next ones, as many as the GPU holds beside those that have not ended. False if that is none."""
+        chunks = [chunk for chunk in turns.schedules if chunk.run is self.part.launch]
+        room = self.fits.blocks - sum(chunk.count - chunk.blocks_ended for chunk in chunks)
+        count = min(self.size, room // self.unit * self.unit, self.left)
+        if count <= 0:
+            return False
+        _begin(self.part, self.first, count, turns)
+        self.first, self.left = self.first + count, self.left - count
+        return True
 
 
 def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: Reports | None) -> None:
     """All blocks of these launches, which run at the same time."""
     for part in parts:
         part.require_few(options)
-    waiting = _in_rounds([part.chunks(options) for part in parts])
-    for start in islice(waiting, len(parts)):
-        _begin(start, turns)
-    following = next(waiting, None)
-    while turns.queue or following is not None:
-        if following is not None and (not turns.queue or turns.idle > PATIENCE):
-            _begin(following, turns)
-            following = next(waiting, None)
+    waiting = deque(_Waiting(part, options) for part in parts)
+    for _ in parts:
+        _begin_some(waiting, turns)
+    while turns.queue or waiting:
+        if not turns.queue or turns.idle > PATIENCE:
+            at_rest = turns.at_rest()
+            if not _begin_some(waiting, turns) and at_rest:
+                raise turns.endless(waiting[0] if waiting else None)
         schedule = _turn(turns)
         if not schedule.ended:
             schedule.require_progress()
@@ -95,18 +106,21 @@ def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: R
                     reports.tell(error)
 
 
-def _in_rounds(each: Sequence[Iterator[Start]]) -> Iterator[Start]:
-    """The first of each, then the second, and so on."""
-    for together in zip_longest(*each):
-        yield from (start for start in together if start is not None)
+def _begin_some(waiting: deque[_Waiting], turns: Turns) -> bool:
+    """Start blocks of the first launch of which the GPU holds more; it has its next turn after the others."""
+    for each in waiting:
+        if each.begin(turns):
+            waiting.remove(each)
+            waiting.extend([each] if each.left else [])
+            return True
+    return False
 
 
-def _begin(start: Start, turns: Turns) -> None:
-    part, first, count = start
+def _begin(part: Part, first: int, count: int, turns: Turns) -> None:
     run = part.launch
-    chunk = Chunk(run, first, count)
+    chunk = Chunk(run, first, count, turns.changes)
     turns.spend(run.kernel.loc, chunk, _CHUNK_STEPS)
-    turns.schedules[chunk] = schedule = Schedule(chunk, part.program.code, turns)
+    turns.schedules[chunk] = schedule = Schedule(chunk, part.program.code, part.program.loops, turns)
     blocks, warps, exists = np.arange(first, first + count), np.arange(chunk.warps)[None], run.positions.exists
     schedule.begin(Cohort(chunk, blocks, warps, list(part.registers), exists, exists))
     turns.idle = 0
@@ -117,6 +131,8 @@ def _turn(turns: Turns) -> Schedule:
     cohort = turns.next()
     schedule = turns.schedules[cohort.chunk]
     cohort, code = schedule.take(cohort), schedule.code
+    if cohort.pc not in schedule.loops.waiting:
+        turns.changes.count += 1
     try:
         if turns.chances is not None:
             schedule.run(cohort, turns.chances)

@@ -43,7 +43,8 @@ class Options:
     max_steps: iterations of loops, of whatever kind, that the run may have in all; a cohort's iteration is one, a
         chunk and a row of a trace are some. A run that has more is said not to end. TILEDSL_MAX_STEPS sets the default.
     chunk_threads: how many threads are emulated at once (it sets the size of the arrays).
-    processors: SMs of the GPU that is emulated, for grids that depend on them.
+    processors: SMs of the GPU that is emulated. None: 8 for a kernel whose grid depends on them; for others those of an
+        H200, which only limit how many blocks can wait for each other.
     residues: compute on integers modulo a prime in place of floats (`residues`), on copies of the arrays.
     seed: of the order of turns (`chances`), in which it may then have more steps; None and 0 are the usual order.
     """
@@ -57,7 +58,7 @@ class Options:
     trace: tuple[int | tuple[int, ...], int | tuple[int, ...]] | None = None
     max_steps: int = field(default_factory=_default_steps)
     chunk_threads: int = 65536
-    processors: int = 8
+    processors: int | None = None
     residues: bool = False
     seed: int | None = None
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from tiledsl.backends.emulator import control as code
 from tiledsl.backends.emulator.chunk import Roles
+from tiledsl.backends.emulator.repeats import waiting_loops
 from tiledsl.backends.emulator.rules.registry import CONDITIONS, RULES, Rule, rule_of
-from tiledsl.backends.emulator.schedule import Instr, WaitInstr
+from tiledsl.backends.emulator.schedule import Instr, Loops, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
@@ -30,7 +31,7 @@ class Program:
     """`initial`: registers at the start, with constants in place; `arguments`: those of the body's arguments.
 
     `fills`: for registers that hold masks, what None means in each lane when cohorts merge. `roles`: those of the
-    kernel, for messages.
+    kernel, for messages. `loops`: where it has some that wait.
     """
 
     code: list[Instr]
@@ -38,17 +39,19 @@ class Program:
     arguments: tuple[int, ...]
     fills: dict[int, bool]
     roles: Roles
+    loops: Loops
 
 
 def flatten(kernel: Kernel, rules: Callable[[Op], Rule] = rule_of, of_float: Callable[..., Any] = canonical) -> Program:
     """rules: gives that of each op. of_float: what a register holds, from a constant and its dtype. Raises
     EmulatorError for an op that has no rule."""
     joined = _joined_copies(kernel)
-    flat = _Flattener(joined, _blocking(kernel, joined), rules, of_float)
+    flat = _Flattener(joined, _blocking(kernel, joined), waiting_loops(kernel), rules, of_float)
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(code.ReturnInstr(kernel.body.terminator))
-    return Program(flat.code, flat.initial, arguments, flat.fills, roles_of(kernel))
+    loops = Loops(flat.heads, frozenset(flat.waiting))
+    return Program(flat.code, flat.initial, arguments, flat.fills, roles_of(kernel), loops)
 
 
 def roles_of(kernel: Kernel) -> Roles:
@@ -93,12 +96,21 @@ def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
 
 
 class _Flattener:
-    """`joined`: ops before and after which all warps of a block meet. `blocking`: see `_blocking`."""
+    """`joined`: ops before and after which all warps of a block meet. `blocking`: see `_blocking`. `loops`: see
+    `waiting_loops`."""
 
     def __init__(
-        self, joined: frozenset[Op], blocking: set[Op], rules: Callable[[Op], Rule], of_float: Callable[..., Any]
+        self,
+        joined: frozenset[Op],
+        blocking: set[Op],
+        loops: Mapping[control.While, tuple[int, ...]],
+        rules: Callable[[Op], Rule],
+        of_float: Callable[..., Any],
     ) -> None:
-        self.joined, self.blocking, self.rules, self.of_float = joined, blocking, rules, of_float
+        self.joined, self.blocking, self.loops = joined, blocking, loops
+        self.rules, self.of_float = rules, of_float
+        self.heads: dict[int, Op] = {}
+        self.waiting: set[int] = set()
         self.code: list[Instr] = []
         self.initial: list[Any] = []
         self.registers: dict[Value, int] = {}
@@ -218,6 +230,12 @@ class _Flattener:
         self.append(test)
         free = self.block_ops(body)
         yields = self.read(body.terminator.operands)
-        self.append(code.LoopNext(op, yields, carried, saved, head_pc, test.waits, _spins(op), free=free))
+        deciding, spins = None, _spins(op)
+        if spins:
+            self.heads[head_pc] = op
+        if isinstance(op, control.While) and op in self.loops:
+            deciding = tuple(carried[position] for position in self.loops[op])
+            self.waiting.update(range(head_pc, len(self.code) + 1))
+        self.append(code.LoopNext(op, yields, carried, saved, head_pc, test.waits, spins, deciding, free=free))
         test.exit_pc = len(self.code)
         return self.append(code.Join(op, saved, test.blocking, free=[saved, *carried, *scratch]))

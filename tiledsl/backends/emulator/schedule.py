@@ -9,17 +9,21 @@ With a seed, chance decides all of that (`chances`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 import numpy as np
 
 from tiledsl.arch import WARPGROUP_WARPS
+from tiledsl.backends.emulator.async_copies import Changes
 from tiledsl.backends.emulator.chances import Chances, parts
-from tiledsl.backends.emulator.chunk import Chunk, Launch, Roles
+from tiledsl.backends.emulator.chunk import Chunk, Launch
 from tiledsl.backends.emulator.cohort import Cohort, merge
 from tiledsl.backends.emulator.hooks import Bools
+from tiledsl.backends.emulator.residency import NotStarted
 from tiledsl.backends.emulator.rules.registry import Condition
+from tiledsl.backends.emulator.waiters import Described, name_warps, role_of, sides_of, spinning, warps_of
 from tiledsl.errors import HazardError, Loc, Side
 from tiledsl.ir.core import Op
 
@@ -29,10 +33,11 @@ PATIENCE = 64
 
 class Turns:
     """The cohorts that can run, of all chunks that live. `idle`: iterations of `while` loops since a loop has ended;
-    `steps`: of all loops. `chances`: None for the usual order."""
+    `steps`: of all loops. `changes`: see there. `chances`: None for the usual order."""
 
     def __init__(self, max_steps: int, chances: Chances | None) -> None:
         self.max_steps, self.chances = max_steps, chances
+        self.changes = Changes()
         self.queue: deque[Cohort] = deque()
         self.schedules: dict[Chunk, Schedule] = {}
         self.idle = self.steps = 0
@@ -60,28 +65,59 @@ class Turns:
         fix = "if it is only long, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
         if self.idle <= self.steps // 2:
             raise HazardError(f"the run does not end: {self.max_steps} iterations of loops", loc, fix, code="T402")
-        launch = chunk.run.launch
-        waiting = {id(o.chunk): self.schedules[o.chunk] for o in self.queue}.values()
-        described = [*self._spinning(chunk.run), *(each for schedule in waiting for each in schedule.describe())]
+        launch, described = chunk.run.launch, self._described()
         others = "".join("\n  " + line for line, _ in described)
         message = f"this loop{launch.of} spins for ever: {self.max_steps} iterations and no loop has ended{others}"
         fix = f"check that what the loop waits for is written; {fix}"
         side = Side(loc, does="spins", rank=launch.rank)
-        raise HazardError(message, loc, fix, code="T403", sides=(side, *_sides(described)))
+        raise HazardError(message, loc, fix, code="T403", sides=(side, *sides_of(described)))
 
-    def _spinning(self, but: Launch) -> list[tuple[str, Side | None]]:
-        """Of each other launch, where one of its cohorts spins; as `Schedule.describe`."""
-        found: dict[Launch, tuple[str, Side | None]] = {}
+    # -- when no turn changes anything ---------------------------------------------------------
+
+    def at_rest(self) -> bool:
+        """True if every cohort waits, or spins in a loop that nothing of what runs can end. Copies arrive before."""
+        before = self.changes.count
+        if self.idle <= PATIENCE or not all(c.parked and c.repeats == before for c in self.queue) or not self.queue:
+            return False
+        for schedule in self.schedules.values():
+            if schedule.go_on():
+                return False
+            schedule.chunk.copies.deliver_all()
+        return self.changes.count == before
+
+    def endless(self, others: NotStarted | None) -> HazardError:
+        """What to say then. others: blocks that the GPU does not hold beside those that run."""
+        described = self._described()
+        loc = next(side.loc for _, side in described if side is not None)
+        lines = "".join("\n  " + line for line, _ in described)
+        if others is None:
+            message = f"deadlock: these loops spin for ever, and nothing that runs can end them{lines}"
+            fix = "let another thread write what the loop waits for, whatever the order of the warps and blocks"
+            return HazardError(message, loc, fix, code="T403", sides=sides_of(described))
+        most, first = others.fits.blocks, others.launch.block_name(others.first)
+        message = (
+            f"deadlock: the GPU holds at most {most} blocks{others.launch.of} at once, {others.fits}; all of these "
+            f"wait, and {others.left} more, from {first} on, can start only when one has ended{lines}"
+        )
+        fix = (
+            f"launch at most {most} blocks, each with a loop over its share of the work; or let a block wait only for "
+            "blocks that have started: each takes a number by an atomic_add, and waits for lower ones"
+        )
+        return HazardError(message, loc, fix, code="T423", sides=sides_of(described))
+
+    def _described(self) -> list[Described]:
+        """Of each launch, who spins and who waits at each place; as `Schedule.describe`, which has the others."""
+        found: dict[tuple[Launch, Op], list[Cohort]] = {}
         for cohort in self.queue:
-            run = cohort.chunk.run
-            if run is but or run in found or not cohort.parked:
-                continue
-            op, block = self.schedules[cohort.chunk].code[cohort.pc].op, int(cohort.blocks[0])
-            found[run] = (
-                f"{run.launch.block_name(block)} spins, too, at {op.loc}",
-                Side(op.loc, does="spins", block=run.launch.block_index(block), rank=run.launch.rank),
-            )
-        return [*found.values()]
+            loop = self.schedules[cohort.chunk].loops.heads.get(cohort.pc)
+            if cohort.parked and loop is not None:
+                found.setdefault((cohort.chunk.run, loop), []).append(cohort)
+        lines, launches = [spinning(loop, cohorts) for (_, loop), cohorts in found.items()], set[Launch]()
+        for schedule in self.schedules.values():
+            if schedule.blocked and schedule.chunk.run not in launches:
+                launches.add(schedule.chunk.run)
+                lines += [each for each in schedule.describe() if each[1] is not None]
+        return lines
 
 
 @dataclass(slots=True, eq=False)
@@ -137,13 +173,22 @@ class WaitInstr(Instr):
         self.advance(c)
 
 
-class Schedule:
-    """The cohorts of one chunk, which execute `code`. `blocked`: those that wait, each with its instruction. `ready`:
-    the number of cohorts in the queue of `turns`. `finished`: warps that have ended. `groups`: of blocks that move as
-    one (`chances`)."""
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Where a program's loops are. `heads`: those that give way to others, by the place of their first instruction.
+    `waiting`: places in the loops that change nothing (`repeats`)."""
 
-    def __init__(self, chunk: Chunk, code: Sequence[Instr], turns: Turns) -> None:
-        self.chunk, self.code, self.turns = chunk, code, turns
+    heads: Mapping[int, Op]
+    waiting: frozenset[int]
+
+
+class Schedule:
+    """The cohorts of one chunk, which execute `code` with its `loops`. `blocked`: those that wait, each with its
+    instruction. `ready`: the number of cohorts in the queue of `turns`. `finished`: warps that have ended. `groups`: of
+    blocks that move as one (`chances`)."""
+
+    def __init__(self, chunk: Chunk, code: Sequence[Instr], loops: Loops, turns: Turns) -> None:
+        self.chunk, self.code, self.loops, self.turns = chunk, code, loops, turns
         self.ready = self.finished = 0
         self.blocked: list[tuple[Cohort, WaitInstr]] = []
         self.groups = None if turns.chances is None else turns.chances.groups(chunk.clusters)
@@ -301,10 +346,10 @@ class Schedule:
             "let each of them get what it waits for: count the arrivals and bytes of every phase, and the phases; let "
             "all threads of a block execute the same barriers",
             code="T401",
-            sides=_sides(described),
+            sides=sides_of(described),
         )
 
-    def describe(self) -> list[tuple[str, Side | None]]:
+    def describe(self) -> list[Described]:
         """For one block with warps that wait: which of its warps wait where, and what the others do; as lines of text,
         and those that wait as data."""
         if not self.blocked:
@@ -317,43 +362,21 @@ class Schedule:
             if block not in cohort.blocks:
                 continue
             mine = cohort.select(np.broadcast_to((cohort.blocks == block)[:, None], cohort.shape[:2]))
-            warps = sorted(_warps_of(mine, block))
+            warps = sorted(warps_of(mine, block))
             absent.difference_update(warps)
             missing = at.condition.missing(mine, at.op, *at.values(mine))
             waiting.setdefault((at.op, missing), []).extend(warps)
-        lines: list[tuple[str, Side | None]] = []
+        lines: list[Described] = []
         for (op, missing), warps in waiting.items():
-            who, role = _name(sorted(warps), "waits", "wait"), self.role(sorted(warps))
+            who, role = name_warps(sorted(warps), "waits", "wait"), self.role(sorted(warps))
             of_role = "" if role is None else f" (the role at line {role.line})"
             who_, index = who.rpartition(" ")[0], launch.block_index(block)
             side = Side(op.loc, op.name, who_, f"waits for {missing}", index, None, (*warps,), role, launch.rank)
             lines.append((f"{name}{who}{of_role} at {op.loc} for {missing}", side))
-        running = {w for c in self.turns.queue if c.chunk is self.chunk for w in _warps_of(c, block)} & absent
+        running = {w for c in self.turns.queue if c.chunk is self.chunk for w in warps_of(c, block)} & absent
         others = (running, "still runs", "still run"), (absent - running, "has ended", "have ended")
-        return lines + [(name + _name(sorted(warps), one, several), None) for warps, one, several in others if warps]
+        rest = [(sorted(warps), one, several) for warps, one, several in others if warps]
+        return lines + [(name + name_warps(warps, one, several), None) for warps, one, several in rest]
 
     def role(self, warps: Sequence[int]) -> Loc | None:
         return role_of(self.chunk.run.roles, warps)
-
-
-def role_of(roles: Roles, warps: Sequence[int]) -> Loc | None:
-    """The role that the warps belong to, if the kernel has one of them."""
-    for (first, count), loc in roles.items():
-        if warps and first <= warps[0] and warps[-1] < first + max(count, 1):
-            return loc
-    return None
-
-
-def _sides(described: list[tuple[str, Side | None]]) -> tuple[Side, ...]:
-    return tuple(side for _, side in described if side is not None)
-
-
-def _warps_of(cohort: Cohort, block: int) -> list[int]:
-    """The warps of the block that are in the cohort."""
-    return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel().tolist()
-
-
-def _name(warps: Sequence[int], one: str, several: str) -> str:
-    """With the verb: ``warp 3 waits``, ``warps 4, 5, 6, 7 wait``."""
-    named = ", ".join(map(str, warps[:8])) + (", ..." if len(warps) > 8 else "")
-    return f"warp {named} {one}" if len(warps) == 1 else f"warps {named} {several}"

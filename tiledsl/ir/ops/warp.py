@@ -18,7 +18,7 @@ class Shuffle(_Exchange):
     """The value of another lane. `lane` (i32): the source lane for mode "idx", the distance for
     "up" and "down", the mask for "xor". `width` (a power of two up to 32) splits the warp into
     groups; a source outside the group gives the lane's own value; "idx" takes `lane` modulo width.
-    Any dtype of 1 to 8 bytes.
+    Any dtype of 1 to 8 bytes. The value of a lane that the block does not have is undefined.
     """
 
     name = "warp.shuffle"

@@ -50,6 +50,8 @@ def access_atomically(
         for members in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]) if len(turn) else ():
             old[members] = span.elements[where[members]]
             span.elements[where[members]] = update(old[members], *(v[members] for v in given))
+    if not np.array_equal(span.elements[where], old):
+        c.chunk.changes.count += 1
     result = np.zeros(c.shape, span.elements.dtype)
     result[lanes] = old
     return result

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import Bools
+from tiledsl.backends.emulator.hooks import Bools, Ints
 from tiledsl.backends.emulator.memory import first_of, name_threads
 from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.errors import HazardError
@@ -118,8 +118,21 @@ def nothing(c: Cohort, op: Op, *operands: Any) -> None:
 
 @rule(warp.Shuffle)
 def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
-    """A source outside the group, or a lane that the block does not have, gives the lane's own value."""
+    """A source outside the group gives the lane's own value. So does a lane that the block does not have, whose value
+    PTX leaves undefined (`undefined` finds who uses it)."""
     require_whole_warps(c, op)
+    source, absent = shuffle_sources(c, op, lane)
+    if c.exists is not None:
+        source = np.where(absent, LANES, source)
+    values = np.asarray(value)
+    if values.ndim == 0 or values.shape[2] == 1:
+        return value
+    shape = np.broadcast_shapes(source.shape, values.shape)
+    return np.take_along_axis(np.broadcast_to(values, shape), np.broadcast_to(source, shape), axis=2)
+
+
+def shuffle_sources(c: Cohort, op: warp.Shuffle, lane: Any) -> tuple[Ints, Bools]:
+    """The lane that each lane reads, and whether the block has no such lane."""
     lane = np.asarray(lane, np.int64)
     within, first = LANES % op.width, LANES - LANES % op.width
     target = {
@@ -129,14 +142,10 @@ def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
         "xor": lambda: within ^ lane,
     }[op.mode]()
     source = np.where((target >= 0) & (target < op.width), first + target, LANES)
-    if c.exists is not None:
-        spread = np.broadcast_to(source, c.shape)
-        source = np.where(np.take_along_axis(c.existing(), spread, axis=2), spread, LANES)
-    values = np.asarray(value)
-    if values.ndim == 0 or values.shape[2] == 1:
-        return value
-    shape = np.broadcast_shapes(source.shape, values.shape)
-    return np.take_along_axis(np.broadcast_to(values, shape), np.broadcast_to(source, shape), axis=2)
+    if c.exists is None:
+        return source, np.zeros(1, np.bool_)
+    spread = np.broadcast_to(source, c.shape)
+    return spread, ~np.take_along_axis(c.existing(), spread, axis=2)
 
 
 @rule(warp.Uniform)

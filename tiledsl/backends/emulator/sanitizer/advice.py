@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiledsl.errors import Accessed, HazardError, Side
+from tiledsl.errors import Accessed, HazardError, Loc, Side
 
 
 class Edge(NamedTuple):
@@ -108,6 +108,20 @@ def _ordered(relation: Relation) -> Edge:
     else:
         fix = f"{release}; or write in one kernel and read in the next"
     return Edge("T102", "release-acquire", "with no release there that is acquired here", fix)
+
+
+def fenced_early(loc: Loc, same_rank: bool) -> Edge:
+    """The one who wrote has made a fence there, a barrier followed, and another thread has signaled without one."""
+    scope, both = ("", "") if same_rank else ('"sys"', ', both with scope="sys", as they are on different GPUs')
+    return Edge(
+        "T102",
+        "release-acquire",
+        f"with no release there that is acquired here: the fence at {loc} comes before the barrier, after which "
+        "another thread signals, and a fence makes a release of later writes of its own thread alone",
+        f"put the fence after the barrier, in the thread that signals: barrier(), then `if t == 0: fence({scope}); "
+        "flag.atomic_store(0, 1)`; or let it release: barrier(), then `if t == 0: flag.atomic_store(0, 1, "
+        f'order="release")`{both}',
+    )
 
 
 def proxies(reads: bool) -> Edge:

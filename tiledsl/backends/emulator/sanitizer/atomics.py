@@ -19,6 +19,7 @@ from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Bools, Ints, LaunchInfo
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known, View
 from tiledsl.ir.atomics import ACQUIRING, RELEASING, SCOPES
+from tiledsl.ir.core import Op
 
 Past = dict[int, Known]
 """What has happened: of each cluster, by its number in the run, a clock [rank, agents]. Nobody changes one."""
@@ -49,11 +50,24 @@ def _joined(a: Past, b: Past) -> Past:
 
 class Published:
     """Of one run. `places`: what releases have left there, for each group that can acquire it. `learnt`: what warps
-    of each cluster have acquired of others: the warp's agent, its count, and what."""
+    of each cluster have acquired of others: the warp's agent, its count, and what.
+
+    For messages, in runs with fences: `fences`: the last one of each agent of a cluster, with its count; `signals`:
+    what warps knew that wrote there without a release; `heard`: what of that each cluster has read.
+    """
 
     def __init__(self) -> None:
         self.places: dict[_Place, dict[_Group, Past]] = {}
         self.learnt: dict[int, list[tuple[int, int, Past]]] = {}
+        self.fences: dict[tuple[int, int], tuple[int, Op]] = {}
+        self.signals: dict[_Place, Past] = {}
+        self.heard: dict[int, Past] = {}
+
+    def early_fence(self, cluster: int, agent: int, when: int, to: int) -> Op | None:
+        """The fence that the agent of a cluster has made since its count `when`, where the cluster `to` has read what a
+        warp wrote without a release that knew of this: other threads than that warp's make no release of it."""
+        known, (count, op) = self.heard.get(to, {}).get(cluster), self.fences.get((cluster, agent), (-1, None))
+        return op if known is not None and count >= when and known.reshape(-1)[agent] >= when else None
 
     def past(self, cluster: int, known: Known) -> Past:
         """All that comes before what has the clock `known` in this cluster."""
@@ -99,6 +113,7 @@ class AtomicOrder:
         self.fenced: dict[tuple[int, int], list[Past]] = {}
         self.seen: dict[tuple[int, int], list[Past]] = {}
         self.polled: dict[tuple[int, int], Past] = {}
+        self.listened: dict[tuple[int, int], Past] = {}
 
     def access(self, access: Access) -> None:
         """Warps make it one after the other, in the order of the lanes."""
@@ -122,6 +137,7 @@ class AtomicOrder:
         return [(0, row + self.before), (1, int(self.clocks.in_run[row])), (2, self.rank), (3, 0)][: width + 1]
 
     def read(self, place: _Place, groups: list[_Group], row: int, warp: int, acquires: bool) -> None:
+        self.hear(place, row, warp)
         published = self.published.places.get(place, {})
         for group in groups:
             found = published.get(group)
@@ -131,6 +147,15 @@ class AtomicOrder:
             seen[group[0]] = _joined(found, seen[group[0]])
             if acquires:
                 self.acquire(found, row, warp)
+
+    def hear(self, place: _Place, row: int, warp: int) -> None:
+        """It reads what may have been written there without a release."""
+        signal = self.published.signals.get(place)
+        if signal is None or self.listened.get((row, warp)) is signal:
+            return
+        self.listened[row, warp] = signal
+        heard, cluster = self.published.heard, int(self.clocks.in_run[row])
+        heard[cluster] = _joined(signal, heard.get(cluster, {}))
 
     def acquire(self, past: Past, row: int, warp: int) -> None:
         if not past or self.polled.get((row, warp)) is past:
@@ -154,6 +179,9 @@ class AtomicOrder:
             what = past if releases else fenced[group[0]] if fenced else {}
             if what:
                 after[group] = _joined(what, after.get(group, {}))
+        if self.fenced and not releases:
+            known = {int(self.clocks.in_run[row]): self.clocks.arrivals(self.clocks.known[row, warp])}
+            self.published.signals[place] = _joined(known, self.published.signals.get(place, {}) if updates else {})
         if after:
             self.published.places[place] = after
         else:
@@ -161,8 +189,11 @@ class AtomicOrder:
         if releases:
             self.clocks.tick(np.array([row]), np.array([warp]))
 
-    def fence(self, rows: Ints, warps: Ints, reach: str) -> None:
+    def fence(self, op: Op, rows: Ints, warps: Ints, reach: str) -> None:
         """These warps, each named once, execute a fence."""
+        each = self.clocks.in_run[rows], self.clocks.ids(rows, warps), self.clocks.now(rows, warps)
+        for cluster, agent, count in zip(*(array.tolist() for array in each), strict=True):
+            self.published.fences[cluster, agent] = count, op
         for row, warp in zip(rows.tolist(), warps.tolist(), strict=True):
             seen, fenced = self.seen.get((row, warp)), self.fenced.setdefault((row, warp), [{} for _ in WIDTH])
             for width in range(WIDTH[reach] + 1):

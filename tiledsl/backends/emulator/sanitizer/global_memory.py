@@ -441,6 +441,9 @@ class GlobalHistory:
         if self.clocks.narrow and relation.same_cluster and by_thread and not (unfenced or open_):
             known = touch.known.part(np.arange(len(touch.rows)) == entry).of(np.array([[id_]]))
             edge = advice.NARROW if known[0, 0] >= int(earlier.when) else edge
+        if by_thread and edge.name == "release-acquire":
+            fence = shadow.published.early_fence(cluster, id_, int(earlier.when), int(touch.clusters[entry]))
+            edge = edge if fence is None else advice.fenced_early(fence.loc, relation.same_rank)
         shadow.reports.tell(advice.race(side, memory, other, edge))
 
 

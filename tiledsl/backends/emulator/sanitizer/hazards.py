@@ -344,7 +344,7 @@ class _Blocks(Hook):
         elif kind == "memory" and self.atomics is not None:
             warps = rows * self.clocks.warps + threads // WARP
             assert isinstance(op, gpu.Fence)
-            self.atomics.fence(*np.divmod(np.unique(warps), self.clocks.warps), op.reach)
+            self.atomics.fence(op, *np.divmod(np.unique(warps), self.clocks.warps), op.reach)
         elif kind == "global proxy":
             if self.globals is not None:
                 self.globals.fence(rows, threads)

@@ -1,0 +1,61 @@
+"""How many blocks of a launch a GPU holds at once: others start when one of those has ended.
+
+It is an upper bound, from the threads and the shared memory of a block: registers, of which the emulator knows nothing,
+may allow fewer. The GPU is an H200, which the emulator reproduces.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.arch import GPUS, TARGETS
+from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.positions import whole_clusters
+from tiledsl.ir.core import Kernel
+from tiledsl.ir.expr import PROCESSORS
+
+FEW_PROCESSORS = 8
+"""SMs for which a grid that depends on their number is launched, unless a caller says how many."""
+
+_H200 = next(gpu for gpu in GPUS if gpu.name.startswith("H200"))
+_TARGET = TARGETS["sm_90a"]
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """At most `per_sm` blocks on each of `processors` SMs. `blocks`: of all, in whole clusters."""
+
+    processors: int
+    per_sm: int
+    blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.per_sm} on each of {self.processors} SMs"
+
+
+class NotStarted:
+    """The blocks of a launch that have not started: `left` of them, from number `first` on. `fits`: how many blocks the
+    GPU holds at once."""
+
+    def __init__(self, launch: LaunchInfo, fits: Residency) -> None:
+        self.launch, self.fits = launch, fits
+        self.first, self.left = 0, prod(launch.grid)
+
+
+def residency(kernel: Kernel, launch: LaunchInfo, processors: int | None) -> Residency:
+    """Of a launch. processors: as the caller says. Where nobody does, a grid that depends on it is one for few, and
+    waits for no others than those."""
+    if processors is None:
+        processors = FEW_PROCESSORS if depends_on_processors(kernel) else _H200.processors
+    shared = kernel.shared_bytes if kernel.level == "thread" else 0  # tile level: not laid out yet
+    limits = _TARGET.block_limits(registers=1, shared=shared, threads=prod(launch.threads))
+    per_sm = max(1, min(limits.values()))
+    unit, cluster = whole_clusters(launch), prod(launch.cluster)
+    return Residency(processors, per_sm, max(unit, processors * per_sm // cluster * cluster))
+
+
+def depends_on_processors(kernel: Kernel) -> bool:
+    """Is the grid computed from the number of SMs?"""
+    return any(PROCESSORS in re.findall(r"\w+", str(extent)) for extent in kernel.grid)
