@@ -17,6 +17,7 @@ from tests.mutation.processes import Work, known, run_all
 from tests.mutation.report import report
 from tests.mutation.runner import (
     PATIENCE,
+    drawn,
     executed,
     mutants_of,
     outcome_of,
@@ -24,9 +25,11 @@ from tests.mutation.runner import (
     sampled,
     unmutated_runs,
 )
-from tests.mutation.subjects import SUBJECTS
+from tests.mutation.subjects import OUTSIDE, SUBJECTS
 
 AGAIN = "survived", "not reached", "no end", "failed"
+KINDS = """general: every change of single ops of the gallery (default); protocol: mistakes between ops, threads and
+iterations in the gallery, and all kinds in the kernels outside it"""
 LONG = 300.0
 """Seconds that a run of a kernel as it is may take."""
 
@@ -37,6 +40,9 @@ def main() -> int:
     parser.add_argument(
         "--most", type=int, default=1, help="places of like faults; four times as many of ops that order (default 1)"
     )
+    parser.add_argument("--kinds", choices=["general", "protocol"], default="general", help=KINDS)
+    parser.add_argument("--count", type=int, help="draw this many of them at random (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of --count")
     parser.add_argument("--state", type=Path, help="file of results, one a line; those that it has are not run again")
     parser.add_argument("--seeds", type=int, default=20, help="schedules of each kernel as it is (default 20)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
@@ -47,7 +53,7 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.subjects) - set(SUBJECTS):
         parser.error(f"no subject {', '.join(unknown)}; there are: {'; '.join(SUBJECTS)}")
-    if args.write and (args.subjects or args.most < 1):
+    if args.write and (args.subjects or args.most < 1 or args.kinds != "general" or args.count is not None):
         parser.error("--write is for mutants of all subjects")
     if args.mutant:
         return _one(args.mutant)
@@ -57,11 +63,14 @@ def main() -> int:
 
 def _all(args: argparse.Namespace, state: Path) -> int:
     start = time.monotonic()
-    names: list[str] = args.subjects or [*SUBJECTS]
-    every = {name: [*mutants_of(name)] for name in names}
+    protocol = args.kinds == "protocol"
+    names: list[str] = args.subjects or [name for name in SUBJECTS if protocol or name not in OUTSIDE]
+    every = {name: [*mutants_of(name, "all" if name in OUTSIDE else args.kinds)] for name in names}
     counts = {name: len(mutants) for name, mutants in every.items()}
     mutants = [mutant for each in every.values() for mutant in sampled(each, args.most)]
     del every
+    if args.count is not None:
+        mutants = drawn(mutants, args.count, args.seed)
     runs = [run for name in names for run in unmutated_runs(name, args.seeds)]
     for name in names:
         executed(name)
@@ -86,7 +95,7 @@ def _forget(state: Path) -> None:
 
 
 def _one(key: str) -> int:
-    mutant = next(each for each in mutants_of(key.split("/")[0]) if each.key == key)
+    mutant = next(each for each in mutants_of(key.split("/")[0], "all") if each.key == key)
     result = outcome_of(mutant)
     print(f"{mutant.op} at {mutant.line}, {mutant.by}: {mutant.what}\n{result.outcome}: {result.detail}")
     return 0
