@@ -14,9 +14,10 @@ from benchmarks.report import RESULTS
 from tests.mutation.inputs import gallery_file
 from tests.mutation.places import apart
 from tests.mutation.processes import Result
+from tests.mutation.reached import STEPS
 from tests.mutation.report import column_of
 from tests.mutation.reviewed import MOST, REASONS
-from tests.mutation.runner import STEPS, mutants_of, mutated, outcome_of_unmutated, run_apart, sampled, unmutated_runs
+from tests.mutation.runner import mutants_of, mutated, outcome_of_unmutated, run_apart, sampled, unmutated_runs
 from tests.mutation.subjects import SUBJECTS, Run, Subject, built, differences, digest_of
 from tests.mutation.table import MUTATORS, NOT_CHANGED, NOT_MUTATED
 from tiledsl import frontend

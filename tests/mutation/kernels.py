@@ -162,7 +162,6 @@ def copied_by_warps(A: Global[f32, M, N], C: Global[f32, M, N]):
         syncwarp()
         C[b * rows + i, t] = S[i % 2, w * 32 + 31 - lane]
         syncwarp()
-    ptx.wait_group(0)
 
 
 @tile_kernel
@@ -207,7 +206,6 @@ def by_hand(A: Global[f32, M, N], C: Global[f32, M, N]):
         for s in range(3):
             ptx.mbarrier_init(full, s, count=64)
             ptx.mbarrier_init(free, s, count=64)
-        ptx.fence_mbarrier_init()
     barrier()
     if t < 64:
         for i in range(rows):
@@ -239,16 +237,15 @@ def turned(A: Global[bf16, M, N], C: Global[bf16, M, N]):
         ptx.fence_mbarrier_init()
         ptx.mbarrier_expect_tx(full, 0, bytes=1024)
         tma_load(A[tile(b * steps, 8), tile(0, 64)], S[tile(0, 8), tile(0, 64)], mbarrier=(full, 0))
-    barrier()
     for i in range(steps):
         s = i % 2
         if t == 0 and i + 1 < steps:
             ptx.mbarrier_expect_tx(full, 1 - s, bytes=1024)
             tma_load(A[tile(b * steps + i + 1, 8), tile(0, 64)], S[tile(1 - s, 8), tile(0, 64)], mbarrier=(full, 1 - s))
-        ptx.mbarrier_wait(full, s, parity=u32(i // 2) % 2)
         if t == 0:
             tma_wait(1, read=True)
         barrier()
+        ptx.mbarrier_wait(full, s, parity=u32(i // 2) % 2)
         for r in range(8):
             T[s * 8 + r, t] = S[s * 8 + 7 - r, t]
         ptx.fence_proxy_async()
@@ -257,28 +254,24 @@ def turned(A: Global[bf16, M, N], C: Global[bf16, M, N]):
             store_tma(T[tile(s, 8), tile(0, 64)], C[tile(b * steps + i, 8), tile(0, 64)])
             tma_commit()
     if t == 0:
-        tma_wait(0)
+        tma_wait(0, read=True)
 
 
 @tile_kernel
 def voted(A: Global[f32, M, N], C: Global[f32, M, N]):
-    """Each warp moves the positive elements of its part of a row to the front; its last lane has their sum in C."""
+    """Each warp moves the positive elements of its part of a row to the front, and adds elements 16 columns away."""
     b, t = grid(M), threads(64)
     S = shared((64,), f32)
     lane = t % 32
     a = A[b, t]
     mask = ballot(a > 0)
     before = popc(mask & ((u32(1) << u32(lane)) - 1))
-    S[t] = f32(0)
+    S[t] = f32(-lane)
     syncwarp()
     if a > 0:
         S[warp_id() * 32 + index(before)] = a
     syncwarp()
-    total = S[t]
-    total = total + shuffle_xor(total, 16)
-    C[b, t] = S[t] if lane < 31 else total
-
-
+    C[b, t] = S[t] + shuffle_xor(a, 16)
 
 
 # -- what they compute -----------------------------------------------------------------------------
@@ -299,14 +292,12 @@ def _turned(A: Array) -> Array:
 
 
 def _voted(A: Array) -> Array:
-    C = np.zeros_like(A)
-    for row, out in zip(A, C, strict=True):
-        for w in (0, 32):
-            part = row[w : w + 32]
-            positive = part[part > 0]
-            out[w : w + len(positive)] = positive
-            out[w + 31] += out[w + 15]
-    return C
+    parts = A.reshape(-1, 32)
+    C = np.tile(-np.arange(32.0), (len(parts), 1))
+    for part, out in zip(parts, C, strict=True):
+        positive = part[part > 0]
+        out[: len(positive)] = positive
+    return (C + np.roll(parts, 16, axis=1)).reshape(A.shape)
 
 
 REFERENCES: dict[str, Callable[[Array], Array]] = {

@@ -38,13 +38,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Change:
-    """`what`: in words. `make`: makes it. `stronger`: it only makes the op wait for more, or for longer. `past`: what
-    the op is moved past."""
+    """A way to make an op wrong, in words (`what`) and as a function that does it (`make`).
+
+    stronger: it only makes the op wait for more, or for longer.
+    past: what the op is moved past.
+    guarded: only some threads, or some iterations, execute the op, in a branch around it.
+    """
 
     what: str
     make: Callable[[], None]
     stronger: bool = False
     past: tuple[Op, ...] = ()
+    guarded: bool = False
 
 
 Changes = Callable[[Op], Iterator[Change]]
@@ -118,18 +123,18 @@ def _needed(op: Op, to: int) -> list[Op] | None:
 
 
 def _later(op: Op) -> Iterator[Change]:
-    """To behind the next op that it has to do with."""
+    """To after the next op that it has to do with."""
     block = op.block
     at = block.ops.index(op)
-    behind = block.ops[at + 1 : -1]
-    past = next((each for each in behind if not apart(op, each)), None)
+    rest = block.ops[at + 1 : -1]
+    past = next((each for each in rest if not apart(op, each)), None)
     if past is None:
         return
-    between = behind[: behind.index(past) + 1]
+    between = rest[: rest.index(past) + 1]
     used = {value for each in between for inner in each.walk() for value in inner.operands}
     if not used & set(op.results):
         place = block.ops[block.ops.index(past) + 1]
-        yield Change(f"behind {past.name}", partial(put_before, block, [op], place), past=tuple(between))
+        yield Change(f"after {past.name}", partial(put_before, block, [op], place), past=tuple(between))
 
 
 def put_before(block: Block, moved: list[Op], place: Op) -> None:
@@ -177,7 +182,9 @@ def flip(*names: str) -> Operator:
         for name in names:
             value = op.attrs[name]
             stronger = (name == "read" and value) or (name == "wait" and not value)
-            yield Change(f"{name} {value} -> {not value}", partial(set_attribute, op, name, not value), stronger=stronger)
+            yield Change(
+                f"{name} {value} -> {not value}", partial(set_attribute, op, name, not value), stronger=stronger
+            )
 
     return Operator("flip", changes, names)
 

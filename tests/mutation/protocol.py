@@ -1,28 +1,20 @@
-"""Ways to break a protocol between threads: mistakes of two ops, of one stage, of one side, or of one iteration.
+"""Ways to break a protocol between threads: mistakes of two ops, of some threads, or of some iterations.
 
-`operators` has those that change one op by itself.
+`operators` has those that change one op by itself, `stages` those that change an address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from tests.mutation.operators import Change, Changes, Operator, chosen, constant_before, put_before, set_attribute
-from tests.mutation.values import (
-    bases_like,
-    computable,
-    elements,
-    following,
-    index_of,
-    recomputed,
-    root_of,
-    visible,
-)
+from tests.mutation.operators import Change, Changes, Operator, chosen, put_before, set_attribute
 from tests.mutation.places import apart
+from tests.mutation.stages import arith_before
+from tests.mutation.values import computable, following, recomputed, visible
 from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import arith, barriers, control, gpu, mem
-from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType, PtrType
+from tiledsl.ir.ops import arith, control, gpu, mem
+from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType
 
 __all__ = [
     "compares",
@@ -32,10 +24,6 @@ __all__ = [
     "exchange_within",
     "inverted_inits",
     "narrower",
-    "next_stage",
-    "other_barrier",
-    "other_swizzle",
-    "own_rank",
     "partly",
     "past_next",
     "past_previous",
@@ -104,9 +92,9 @@ def exchange_within(group: str) -> Operator:
         start = 0
         for name, values in op.groups.items():
             last = start + len(values) - 1
-            if name == group and len(values) > 1 and op.operands[last] is not op.operands[last - 1]:
-                if op.operands[last].type == op.operands[last - 1].type:
-                    yield Change(f"operands {last - 1} and {last} exchanged", partial(_swap, op, last))
+            a, b = values[-2:] if len(values) > 1 else (None, None)
+            if name == group and a is not None and b is not None and a is not b and a.type == b.type:
+                yield Change(f"operands {last - 1} and {last} exchanged", partial(_swap, op, last))
             start += len(values)
 
     return Operator("exchange_within", changes)
@@ -116,140 +104,6 @@ def _swap(op: Op, last: int) -> None:
     a, b = op.operands[last - 1], op.operands[last]
     op.set_operand(last - 1, b)
     op.set_operand(last, a)
-
-
-# -- addresses: another mbarrier, another stage, a swizzle on one side -----------------------------
-
-
-def other_barrier(*positions: int | str) -> Operator:
-    """Use the element at the same place of another tile of mbarriers: "free" for "full"."""
-
-    def changes(op: Op) -> Iterator[Change]:
-        for at in chosen(op, positions):
-            base = root_of(op.operands[at])
-            for other in bases_like(base) if base is not None and base.dtype == U64 else ():
-                if computable(other.result, op):
-                    yield Change(f"operand {at} in {other.label}", partial(_rebase, op, at, base, other))
-
-    return Operator("other_barrier", changes)
-
-
-def _rebase(op: Op, at: int, base: mem.SharedBase, other: mem.SharedBase) -> None:
-    there = recomputed(other.result, op, {})
-    op.set_operand(at, recomputed(op.operands[at], op, {base.result: there}))
-
-
-def next_stage(*positions: int | str) -> Operator:
-    """Use the next stage, or the previous one, of a ring of tiles or mbarriers."""
-
-    def changes(op: Op) -> Iterator[Change]:
-        for at in chosen(op, positions):
-            base = root_of(op.operands[at])
-            step = _stage(op.operands[at], base) if base is not None else 0
-            if base is None or not step:
-                continue
-            total = elements(base)
-            for name, by in ("next", step), ("previous", total - step):
-                yield Change(f"operand {at}: the {name} stage", partial(_set_index, op, at, base, _Moved(by, total)))
-                if 2 * step == total:
-                    break
-
-    return Operator("next_stage", changes)
-
-
-def _stage(address: Value, base: mem.SharedBase) -> int:
-    """Return the elements of a stage of the tile at `base`; 0 if it has one stage only, or if that is not known."""
-    total, indices = elements(base), index_of(address)
-    if len({each.type for each in indices}) > 1:
-        return 0
-    if base.dtype == U64:
-        return 1 if total > 1 else 0
-    sizes = {size for each in indices for size in _factors(each) if total % size == 0 and 2 <= total // size <= 8}
-    return max(sizes, default=0)
-
-
-def _factors(value: Value, deep: int = 6) -> Iterator[int]:
-    """List the constants that parts of a sum are multiplied by."""
-    made = value.op
-    if made is None or deep == 0 or not made.name.startswith("arith."):
-        return
-    if made.name in ("arith.mul", "arith.shl"):
-        by = made.operands[1].op
-        if isinstance(by, arith.Constant) and by.value > 0:
-            yield by.value if made.name == "arith.mul" else 1 << min(by.value, 20)
-    for each in made.operands:
-        yield from _factors(each, deep - 1)
-
-
-class _Moved:
-    """A rule for an index: `by` elements further, around the end of `total`."""
-
-    def __init__(self, by: int, total: int) -> None:
-        self.by, self.total = by, total
-
-    def __call__(self, op: Op, index: Value) -> Value:
-        further = _arith(op, "add", index, self.by)
-        return _arith(op, "mod", further, self.total)
-
-
-class _Swizzled:
-    """A rule for an index: the 16-byte part of a row of 128 bytes is exchanged with another, by the row's number."""
-
-    def __init__(self, size: int) -> None:
-        self.part = {1: 4, 2: 3, 4: 2, 8: 1}[size]
-
-    def __call__(self, op: Op, index: Value) -> Value:
-        row = _arith(op, "and", _arith(op, "shr", index, self.part + 3), 7)
-        place = _arith(op, "shl", row, self.part)
-        return op.block.insert_before(op, arith.scalar("xor", index, place, loc=op.loc)).result
-
-
-def _arith(op: Op, fn: str, value: Value, by: int) -> Value:
-    assert isinstance(value.type, DType)
-    return op.block.insert_before(op, arith.scalar(fn, value, constant_before(op, value.type, by), loc=op.loc)).result
-
-
-def _set_index(op: Op, at: int, base: mem.SharedBase, rule: _Moved | _Swizzled) -> None:
-    """Replace an address by one whose index, the sum of all, is changed by the rule."""
-    given = index_of(op.operands[at])
-    total = given[0] if given else constant_before(op, I32, 0)
-    for each in given[1:]:
-        total = op.block.insert_before(op, arith.scalar("add", total, each, loc=op.loc)).result
-    made = mem.Offset(base.result, rule(op, total), loc=op.loc)
-    op.set_operand(at, op.block.insert_before(op, made).result)
-
-
-def other_swizzle(*positions: int | str) -> Operator:
-    """Swizzle the address of this access alone, or swizzle it once more, which undoes a swizzle of 128 bytes."""
-
-    def changes(op: Op) -> Iterator[Change]:
-        for at in chosen(op, positions):
-            type_, base = op.operands[at].type, root_of(op.operands[at])
-            if base is None or base.dtype == U64 or not isinstance(type_, PtrType):
-                continue
-            given = index_of(op.operands[at])
-            if given and all(visible(each, op) for each in given) and len({each.type for each in given}) == 1:
-                rule = _Swizzled(type_.dtype.bytes)
-                yield Change(f"operand {at} swizzled", partial(_set_index, op, at, base, rule))
-
-    return Operator("other_swizzle", changes)
-
-
-def own_rank(group: str) -> Operator:
-    """Use the block's own rank in the cluster for that of another block."""
-
-    def changes(op: Op) -> Iterator[Change]:
-        start = 0
-        for name, values in op.groups.items():
-            if name == group and values and values[-1].type == I32:
-                yield Change("its own rank", partial(_own_rank, op, start + len(values) - 1))
-            start += len(values)
-
-    return Operator("own_rank", changes)
-
-
-def _own_rank(op: Op, at: int) -> None:
-    op.set_operand(at, op.block.insert_before(op, barriers.ClusterRank(loc=op.loc)).result)
 
 
 # -- numbers and orders ----------------------------------------------------------------------------
@@ -343,15 +197,20 @@ def _without_results(changes: Changes) -> Changes:
 
 
 def _partly(op: Op) -> Iterator[Change]:
-    """Let only warps of even number execute an op; of an op of single threads, only lanes of even number."""
-    yield Change("by even warps only", partial(_guard, op, lambda: _even(op, gpu.WarpId(dtype=I32, loc=op.loc))))
+    """Let only warps of even number execute an op; of an op of single threads, only lanes of even number.
+
+    The passes refuse it for what a warpgroup or a block must execute together.
+    """
+    if op.scope not in ("thread", "warp"):
+        return
+    yield Change("by even warps only", partial(_guard, op, partial(_even, op, gpu.WarpId)), guarded=True)
     if op.scope == "thread":
-        yield Change("by even lanes only", partial(_guard, op, lambda: _even(op, gpu.LaneId(dtype=I32, loc=op.loc))))
+        yield Change("by even lanes only", partial(_guard, op, partial(_even, op, gpu.LaneId)), guarded=True)
 
 
-def _even(op: Op, number: Op) -> Value:
-    lowest = _arith(op, "and", op.block.insert_before(op, number).result, 1)
-    return _arith(op, "eq", lowest, 0)
+def _even(op: Op, number: type[gpu.WarpId | gpu.LaneId]) -> Value:
+    lowest = arith_before(op, "and", op.block.insert_before(op, number(dtype=I32, loc=op.loc)).result, 1)
+    return arith_before(op, "eq", lowest, 0)
 
 
 def _skips(op: Op) -> Iterator[Change]:
@@ -362,7 +221,8 @@ def _skips(op: Op) -> Iterator[Change]:
     loop = block.parent
     if isinstance(loop, control.For) and inside.name != "control.while":
         for name in ("first", "last"):
-            yield Change(f"not in the {name} iteration", partial(_guard, op, partial(_is_other, op, loop, name)))
+            make = partial(_guard, op, partial(_is_other, op, loop, name))
+            yield Change(f"not in the {name} iteration", make, guarded=True)
 
 
 def _is_other(op: Op, loop: control.For, name: str) -> Value:
@@ -373,23 +233,15 @@ def _is_other(op: Op, loop: control.For, name: str) -> Value:
     return op.block.insert_before(op, arith.scalar("lt", following_one, loop.hi, loc=op.loc)).result
 
 
-def _guard(op: Op, condition: object) -> None:
-    """Execute the op only where the condition, a function that makes it, holds."""
-    assert callable(condition)
-    holds: Value = condition()
-    sides = [Block(), Block()]
-    around = control.If(holds, blocks=_ended(sides, op), loc=op.loc)
-    block = op.block
-    block.insert_before(op, around)
-    block.ops.remove(op)
-    around.then.ops.insert(0, op)
-    op.parent = around.then
-
-
-def _ended(sides: list[Block], op: Op) -> list[Block]:
+def _guard(op: Op, condition: Callable[[], Value]) -> None:
+    """Execute the op only where the condition holds, which the function computes before it."""
+    sides = Block(), Block()
     for side in sides:
         side.append(control.Yield(loc=op.loc))
-    return sides
+    around = control.If(condition(), blocks=sides, loc=op.loc)
+    op.block.insert_before(op, around)
+    op.block.ops.remove(op)
+    around.then.insert_before(around.then.terminator, op)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -410,7 +262,7 @@ def _become(op: Op, fn: str, *operands: Value) -> None:
 
 
 def _drops(op: Op) -> Iterator[Change]:
-    """Leave a part of an expression out: one of two predicates, a term of an index, the xor of a swizzle or a parity."""
+    """Leave out a part of an expression: one of two predicates, a term of an index, the xor of a swizzle or parity."""
     for at in range(len(op.operands)):
         if op.operands[at].type == op.result.type and len(op.operands) > 1:
             yield Change(f"is its operand {at}", partial(op.result.replace_all_uses_with, op.operands[at]))
@@ -451,7 +303,7 @@ def _invert(op: Op, at: int) -> None:
     if value.type == BOOL:
         made = op.block.insert_before(op, arith.scalar("not", value, loc=op.loc)).result
     else:
-        made = _arith(op, "xor", value, 1)
+        made = arith_before(op, "xor", value, 1)
     op.set_operand(at, made)
 
 

@@ -60,7 +60,7 @@ REASONS: list[Reason] = [
         "as for the drain of a ring, past which it is moved",
         r"wgmma\.wait|matrix\.store",
         "move_.*",
-        "(behind|before) ring.drain",
+        "(after|before) ring.drain",
     ),
     Reason(
         "a block of hopper_roles has one tile: nobody waits for the last slots to be free",
@@ -78,14 +78,14 @@ REASONS: list[Reason] = [
         "the barrier keeps reads of the operands' tiles before writes of C's, and only C in global memory is between",
         r"gpu\.barrier",
         "move_later",
-        r"behind control.if",
+        r"after control.if",
         r"mma_tiles.py: if beta != 0: / barrier\(\)",
     ),
     Reason(
         "accesses to different stages of one tile",
         r"mem\.(load|ldmatrix)",
         "move_.*",
-        r"(before|behind) mem.(store|cp_async)",
+        r"(before|after) mem.(store|cp_async)",
     ),
     Reason(
         "what the beginning or the end of a turn is moved past needs no turn",
@@ -111,7 +111,7 @@ REASONS: list[Reason] = [
         "other elements of the tile",
         r"matrix\.store",
         "move_.*",
-        r"(before|behind) matrix.store",
+        r"(before|after) matrix.store",
     ),
     Reason(
         "the ring's mbarriers and the kernel's own one are initialised one after the other: one fence will do",
@@ -141,7 +141,7 @@ REASONS: list[Reason] = [
         "the loads are of the slot that is taken next, and freed later; or the wait for it comes earlier",
         r"ring\.(take|free)|mem\.ldmatrix|mbarrier\.wait|fence\.proxy_async",
         "move_.*",
-        r"(before|behind) (matrix.load|mem.ldmatrix|mbarrier.wait)",
+        r"(before|after) (matrix.load|mem.ldmatrix|mbarrier.wait)",
         r"mma.py: .* / (return load_matrix\(S, layout\)|then = ring.take\(\)|ring.free\(now\))",
     ),
     Reason(

@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
-from unittest import mock
 
 from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Change, Operator, map_changes
 from tests.mutation.processes import Result, apart
+from tests.mutation.reached import STEPS, ops_reached
 from tests.mutation.subjects import Built, Run, built, differences, more_runs
 from tests.mutation.table import MUTATORS, PROTOCOL
 from tiledsl.arch import TARGETS, target_named
-from tiledsl.backends.emulator import Prepared, launch
-from tiledsl.backends.emulator.coverage import entries
+from tiledsl.backends.emulator import Prepared
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.codegen import emit_ptx
 from tiledsl.errors import AssemblerError, CompileError, EmulatorError, TileError, VerifyError
@@ -58,8 +57,6 @@ fault, and so the mutant is a miss, too."""
 
 PATIENCE = 40.0
 """Seconds until a mutant's process is ended."""
-STEPS = 20_000
-"""Iterations of loops until a run is stopped: some times as many as the longest unmutated one has."""
 SEEDS = 1, 2
 """Other schedules, for those of ops that order, or begin asynchronous work, which the usual one does not show."""
 
@@ -308,16 +305,7 @@ def _kind(code: str) -> str:
 def executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
     """The blocks of the lowered subject that some input enters, and the places of their ops."""
     made = built(name)
-    prepared, ran = Prepared(made.lowered), set[int]()
-
-    def keep(launches: Iterable[tuple[Any, set[int]]]) -> list[Any]:
-        ran.update(*(entered for _, entered in launches))
-        return []
-
-    with mock.patch.object(launch, "not_run", keep):
-        for run in made.runs:
-            prepared.run(run.arguments(), options=run.options(made.subject, max_steps=STEPS))
-    ops = [instr.op for entry, instr in entries(prepared.program) if entry in {0, *ran}]
+    ops = ops_reached(made, made.lowered)
     return frozenset(op.parent for op in ops), frozenset(str(op.loc) for op in ops)
 
 

@@ -256,8 +256,11 @@ MORE = 16
 
 @cache
 def more_runs(name: str) -> tuple[Run, ...]:
-    """So many of random sizes: up to those of the largest input, multiples of what those of all inputs are."""
+    """Runs of other sizes: of a kernel outside the gallery on more rows; of others so many of random sizes, up to those
+    of the largest input, multiples of what those of all inputs are."""
     rng, inputs = np.random.default_rng(1), SUBJECTS[name].inputs
+    if name in OUTSIDE:
+        return tuple(_run(SUBJECTS[name], replace(inputs[0], m=inputs[0].m * n))[1] for n in (3, 4, 5))
     most = [max(sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
     step = [gcd(*sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
     scalars = sorted({(each.alpha, each.beta) for each in inputs}, key=repr)

@@ -29,10 +29,6 @@ from tests.mutation.protocol import (
     exchange_within,
     inverted_inits,
     narrower,
-    next_stage,
-    other_barrier,
-    other_swizzle,
-    own_rank,
     partly,
     past_next,
     past_previous,
@@ -41,6 +37,7 @@ from tests.mutation.protocol import (
     transposes,
     weaker,
 )
+from tests.mutation.stages import next_stage, other_barrier, other_swizzle, own_rank
 from tiledsl.ir.scalar import SCALAR
 
 __all__ = ["MUTATORS", "NOT_CHANGED", "NOT_MUTATED", "PROTOCOL"]
@@ -241,7 +238,7 @@ PROTOCOL: dict[str, tuple[Operator, ...]] = {
     "cluster.arrive": (*_ROUNDS, past_next("cluster.wait", "control.for"), past_previous("control.for")),
     "cluster.wait": (*_ROUNDS, narrower, past_next("control.for"), past_previous("cluster.arrive")),
     "gpu.grid_dependency": (partly,),
-    "mbarrier.init": (exchange("count"), rescale("count"), exchange_operand(0), past_next("gpu.barrier")),
+    "mbarrier.init": (exchange("count"), rescale("count"), past_next("gpu.barrier")),
     "mbarrier.arrive": (
         *_ROUNDS,
         other_barrier(0),

@@ -91,7 +91,9 @@ def index_of(address: Value) -> list[Value]:
 def bases_like(base: mem.SharedBase) -> list[mem.SharedBase]:
     """List the other bases of the kernel for elements of the same dtype."""
     found = _by_name(kernel_of(base)).get(base.name, [])
-    return [each for each in found if isinstance(each, mem.SharedBase) and each is not base and each.dtype == base.dtype]
+    return [
+        each for each in found if isinstance(each, mem.SharedBase) and each is not base and each.dtype == base.dtype
+    ]
 
 
 def elements(base: mem.SharedBase) -> int:
