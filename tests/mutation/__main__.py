@@ -28,8 +28,8 @@ from tests.mutation.runner import (
 from tests.mutation.subjects import OUTSIDE, SUBJECTS
 
 AGAIN = "survived", "not reached", "no end", "failed"
-KINDS = """general: every change of single ops of the gallery (default); protocol: mistakes between ops, threads and
-iterations in the gallery, and all kinds in the kernels outside it"""
+KINDS = """general: changes of single ops of the gallery (default); protocol: mistakes between ops, threads and
+iterations, in the gallery and in kernels outside it"""
 LONG = 300.0
 """Seconds that a run of a kernel as it is may take."""
 
@@ -65,7 +65,7 @@ def _all(args: argparse.Namespace, state: Path) -> int:
     start = time.monotonic()
     protocol = args.kinds == "protocol"
     names: list[str] = args.subjects or [name for name in SUBJECTS if protocol or name not in OUTSIDE]
-    every = {name: [*mutants_of(name, "all" if name in OUTSIDE else args.kinds)] for name in names}
+    every = {name: [*mutants_of(name, args.kinds)] for name in names}
     counts = {name: len(mutants) for name, mutants in every.items()}
     mutants = [mutant for each in every.values() for mutant in sampled(each, args.most)]
     del every

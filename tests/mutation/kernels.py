@@ -147,7 +147,7 @@ def sent(A: Global[f32, M, N], C: Global[f32, M, N]):
 
 @tile_kernel
 def copied_by_warps(A: Global[f32, M, N], C: Global[f32, M, N]):
-    """Each warp copies its part of a row ahead by cp.async, in two stages, and reverses it."""
+    """Each warp copies its part of a row ahead by cp.async, in two stages, and reverses it; zeros follow the row."""
     b, t = grid(2), threads(64)
     S = shared((2, 64), f32)
     lane, w = t % 32, t // 32
@@ -160,7 +160,8 @@ def copied_by_warps(A: Global[f32, M, N], C: Global[f32, M, N]):
         ptx.commit_group()
         ptx.wait_group(1)
         syncwarp()
-        C[b * rows + i, t] = S[i % 2, w * 32 + 31 - lane]
+        if t < N:
+            C[b * rows + i, t] = S[i % 2, w * 32 + 31 - lane]
         syncwarp()
 
 
@@ -282,6 +283,12 @@ def _reversed_parts(A: Array, part: int) -> Array:
     return A.reshape(*A.shape[:-1], -1, part)[..., ::-1].reshape(A.shape)
 
 
+def _reversed_halves(A: Array) -> Array:
+    """Return rows of at most 64 columns, whose halves are reversed after zeros have filled them."""
+    filled = np.pad(A, ((0, 0), (0, 64 - A.shape[1])))
+    return _reversed_parts(filled, 32)[:, : A.shape[1]]
+
+
 def _exchanged(A: Array) -> Array:
     blocks = A.reshape(-1, 2, 4, A.shape[-1])
     return blocks[:, ::-1].reshape(A.shape)
@@ -306,7 +313,7 @@ REFERENCES: dict[str, Callable[[Array], Array]] = {
     "released_on": lambda A: A.cumsum(axis=0),
     "locked": lambda A: A.sum(axis=0, keepdims=True),
     "sent": _exchanged,
-    "copied_by_warps": lambda A: _reversed_parts(A, 32),
+    "copied_by_warps": _reversed_halves,
     "two_halves": lambda A: _reversed_parts(A, 64),
     "by_hand": lambda A: _reversed_parts(A, 64),
     "turned": _turned,

@@ -19,6 +19,8 @@ Results = list[tuple[Mutant, Result]]
 Unchanged = list[tuple[Unmutated, Result]]
 COLUMNS = *OUTCOMES[:-3], "reviewed", "miss"
 """reviewed: no fault, by a reason that a person gave. miss: all others that survived or were not reached."""
+REVIEWED = "survived", "no difference"
+"""The outcomes of which a person may say why they are no fault."""
 
 
 def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most: int, *, write: bool) -> None:
@@ -51,10 +53,9 @@ def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most:
 
 def column_of(mutant: Mutant, result: Result) -> str:
     """One of `COLUMNS`."""
-    if result.outcome not in OUTCOMES[-3:]:
-        return result.outcome
-    reason = _reason(mutant) if result.outcome == "survived" else None
-    return "reviewed" if reason is not None else "miss"
+    if result.outcome in REVIEWED and _reason(mutant) is not None:
+        return "reviewed"
+    return "miss" if result.outcome in OUTCOMES[-3:] else result.outcome
 
 
 def _reason(mutant: Mutant) -> Reason | None:
@@ -78,7 +79,7 @@ def _classes(results: Results) -> str:
 
 def _reviewed(results: Results) -> str:
     """By reason. One that nothing needs is shown, too: it is to be deleted where all mutants ran."""
-    left = [m for m, r in results if r.outcome == "survived"]
+    left = [m for m, r in results if r.outcome in REVIEWED]
     found = Counter(id(reason) for reason in map(_reason, left) if reason is not None)
     rows = [[reason.text, found[id(reason)]] for reason in REASONS]
     return table(["reviewed reason", "mutants"], rows)

@@ -14,7 +14,7 @@ from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Change, Operator, map_changes
 from tests.mutation.processes import Result, apart
 from tests.mutation.reached import STEPS, ops_reached
-from tests.mutation.subjects import Built, Run, built, differences, more_runs
+from tests.mutation.subjects import OUTSIDE, Built, Run, built, differences, more_runs
 from tests.mutation.table import MUTATORS, PROTOCOL
 from tiledsl.arch import TARGETS, target_named
 from tiledsl.backends.emulator import Prepared
@@ -109,14 +109,16 @@ def _mutated_at(op: Op, stage: Stage) -> bool:
 
 
 def mutants_of(name: str, kinds: Kinds = "general") -> Iterator[Mutant]:
-    """All mutants of a subject, by these operators."""
+    """All mutants of a subject, by these operators; of one outside the gallery, "protocol" stands for all operators of
+    ops that order."""
     stages: tuple[Stage, ...] = ("written", "lowered")
     for stage in stages:
         for at, op in enumerate(_kernel(built(name), stage).walk()):
             if not _mutated_at(op, stage):
                 continue
             line = f"{os.path.basename(op.loc.file)}:{op.loc.line}"
-            for number, operator in _operators(op.name, kinds):
+            every = kinds == "protocol" and name in OUTSIDE and _orders(op.name)
+            for number, operator in _operators(op.name, "all" if every else kinds):
                 for count, change in enumerate(operator.changes(op)):
                     yield Mutant(name, stage, at, op.name, number, count, operator.name, change.what, line)
     lowered = built(name).lowered

@@ -173,7 +173,7 @@ _OUTSIDE = [
     _outside("released_on", 3, processors=8),
     _outside("locked", 3, processors=4),
     _outside("sent", 8, 256, processors=4),
-    _outside("copied_by_warps", 6),
+    replace(_outside("copied_by_warps", 6), inputs=(Input(6, 52, 0), Input(12, 64, 0))),
     _outside("two_halves", 10),
     _outside("by_hand", 14),
     _outside("turned", 48, operand="bf16"),

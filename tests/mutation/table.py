@@ -267,7 +267,12 @@ PROTOCOL: dict[str, tuple[Operator, ...]] = {
     "fence.proxy_async": (*_ROUNDS, past_next(*_MEETS), past_previous(*_MEETS)),
     # -- asynchronous copies
     "async.commit_group": (*_ROUNDS, past_next("async.wait_group"), past_previous("mem.cp_async", "control.for")),
-    "async.wait_group": (*_ROUNDS, past_previous("async.commit_group"), past_next("gpu.barrier", "gpu.sync_warp")),
+    "async.wait_group": (
+        *_ROUNDS,
+        off_by_one("pending", by=2),
+        past_previous("async.commit_group"),
+        past_next("gpu.barrier", "gpu.sync_warp"),
+    ),
     "mem.cp_async": (
         skips,
         other_swizzle("dst"),
@@ -277,7 +282,7 @@ PROTOCOL: dict[str, tuple[Operator, ...]] = {
     ),
     "mem.send": (skips, own_rank("rank"), next_stage(0), other_barrier("mbarrier"), exchange_operand(0)),
     "tma.commit_group": (*_ROUNDS, past_next("tma.wait_group"), past_previous("mem.tma_store")),
-    "tma.wait_group": (*_ROUNDS, past_previous("tma.commit_group"), past_next(*_MEETS)),
+    "tma.wait_group": (*_ROUNDS, off_by_one("pending", by=2), past_previous("tma.commit_group"), past_next(*_MEETS)),
     "mem.tma_load": (
         skips,
         next_stage("dst", "mbarrier"),
@@ -296,7 +301,12 @@ PROTOCOL: dict[str, tuple[Operator, ...]] = {
     # -- products
     "wgmma.fence": (*_ROUNDS, past_next("ptx.wgmma")),
     "wgmma.commit_group": (*_ROUNDS, past_next("ptx.wgmma_wait"), past_previous("ptx.wgmma")),
-    "ptx.wgmma_wait": (*_ROUNDS, past_previous("wgmma.commit_group"), past_next("mbarrier.arrive", "gpu.barrier")),
+    "ptx.wgmma_wait": (
+        *_ROUNDS,
+        off_by_one("pending", by=2),
+        past_previous("wgmma.commit_group"),
+        past_next("mbarrier.arrive", "gpu.barrier"),
+    ),
     "ptx.wgmma": (exchange_operand("left", "right"),),
     "ptx.wgmma_descriptor": (next_stage(0), exchange("advance"), exchange("swizzle"), exchange_operand(0)),
     "ptx.mma_sync": (exchange_operand(0),),
