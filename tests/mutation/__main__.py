@@ -72,7 +72,7 @@ def _all(args: argparse.Namespace, state: Path) -> int:
     if args.count is not None:
         mutants = drawn(mutants, args.count, args.seed)
     runs = [run for name in names for run in unmutated_runs(name, args.seeds)]
-    for name in names:
+    for name in names if args.count is None else ():
         executed(name)
     print(f"{len(mutants)} mutants, {len(runs)} runs: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if args.again:
