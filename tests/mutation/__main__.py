@@ -14,7 +14,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported: there is a process for each core
 
 from tests.mutation.processes import Work, known, run_all
-from tests.mutation.report import report
+from tests.mutation.report import Chosen, report
 from tests.mutation.runner import (
     PATIENCE,
     drawn,
@@ -49,11 +49,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after these; for --state")
     parser.add_argument("--again", action="store_true", help="run those again that nothing found")
     parser.add_argument("--mutant", help="run this one alone, in this process")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results/mutation.{md,json}")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/mutation*.{md,json}")
     args = parser.parse_args()
     if unknown := set(args.subjects) - set(SUBJECTS):
         parser.error(f"no subject {', '.join(unknown)}; there are: {'; '.join(SUBJECTS)}")
-    if args.write and (args.subjects or args.most < 1 or args.kinds != "general" or args.count is not None):
+    if args.write and (args.subjects or args.most < 1 or (args.kinds == "general" and args.count is not None)):
         parser.error("--write is for mutants of all subjects")
     if args.mutant:
         return _one(args.mutant)
@@ -84,8 +84,9 @@ def _all(args: argparse.Namespace, state: Path) -> int:
         print(f"{left} of {len(work)} are left: run it again with the same --state")
         return 2
     found = known(state)
+    chosen = Chosen(args.kinds, args.most, args.count, args.seed)
     as_it_is = [(run, found[run.key]) for run in runs]
-    report([(m, found[m.key]) for m in mutants], as_it_is, counts, args.most, write=args.write)
+    report([(m, found[m.key]) for m in mutants], as_it_is, counts, chosen, write=args.write)
     return any(result.outcome != "nothing" for _, result in as_it_is)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "CAUGHT",
     "OUTCOMES",
     "PATIENCE",
+    "Kinds",
     "Mutant",
     "Unmutated",
     "drawn",
