@@ -183,7 +183,16 @@ def _merges_groups(op: Op, change: Change, mutant: Kernel) -> bool:
     group is waited for is a finding's matter."""
     commits = [each.sync.commits for each in (op, *change.past) if each.sync.commits and not each.sync.releases]
     waits = [each.attrs.get("pending") for each in mutant.walk() if each.sync.completes in commits]
-    return bool(commits) and not any(waits) and all(each.sync.completes not in commits for each in change.past)
+    if not commits or any(waits):
+        return False
+    return _joins_next_group(op, change) or all(each.sync.completes not in commits for each in change.past)
+
+
+def _joins_next_group(op: Op, change: Change) -> bool:
+    """Is a commit moved later, and comes another one before the first wait for what both commit?"""
+    work = op.sync.commits
+    met = [each for each in _others(change) if work and work in (each.sync.commits, each.sync.completes)]
+    return change.what.startswith("after") and bool(met) and met[0].sync.commits == work
 
 
 def _others(change: Change) -> list[Op]:
