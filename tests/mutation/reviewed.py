@@ -174,7 +174,7 @@ REASONS: list[Reason] = [
     ),
     Reason(
         "the last iteration need not free its slot, which is not filled again",
-        r"mbarrier\.arrive",
+        r"mbarrier\.arrive|ptx\.wgmma_wait",
         "skips",
         "not in the last iteration",
     ),
