@@ -350,7 +350,8 @@ _TABLE = {
     ),
     "T508": (
         "operand out of range",
-        "A rank that the cluster does not have, a named barrier that is none, or registers in the wrong direction.",
+        "A rank that the cluster does not have, a named barrier that is none, a parity other than 0 and 1, or "
+        "registers in the wrong direction.",
         "correct the operand",
         "ptx.mbarrier_arrive(bar, 0, rank=2)  # in a cluster of two blocks",
     ),

@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from itertools import count, groupby
 from typing import Any
 
 import numpy as np
 
+from tests.mutation.accesses import is_alone, other_elements, run_with
 from tests.mutation.operators import Change
-from tests.mutation.places import kernel_of
+from tests.mutation.reached import ops_reached
 from tests.mutation.subjects import Built
 from tiledsl.arch import TARGETS
-from tiledsl.backends.emulator import Access, Hook, Prepared
+from tiledsl.backends.emulator import Hook
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.hooks import Sync as Event
 from tiledsl.backends.ptx.codegen import emit_ptx
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.facts import NOTHING, Sync
-from tiledsl.ir.ops import barriers
+from tiledsl.ir.facts import Sync
+from tiledsl.ir.ops import barriers, control
 from tiledsl.passes.manager import run_passes
 from tiledsl.passes.pipeline import named_passes
 from tiledsl.recursion import deep_recursion
@@ -52,6 +54,10 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return ""
     if any(rule(op, change) for rule in (_joins_earlier_group, _waits_earlier, _releases_later, _is_fenced_later)):
         return "a stronger wait"
+    if change.guarded and (why := _left_out_for_nothing(made, mutant, op)):
+        return why
+    if _expects_later(op, change):
+        return "bytes may arrive before they are expected, as the phase lacks this arrival"
     if _is_apart_from_fence(op, change):
         return "a proxy fence moved past a wait, or the wait past it"
     if op.name == "ring.wait" and change.what == "in_flight 0 -> 1":
@@ -70,8 +76,10 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return "a named barrier by another number, at which the same warps meet"
     if op.name == "mem.shared_base" and _is_free(made.lowered, op) and _is_free(mutant, op, at=change.what):
         return "a tile at other bytes, of which no other tile has one"
-    if change.past and _other_elements(made, op, change.past):
+    if change.past and other_elements(made, op, change.past):
         return "moved past accesses of its thread to other elements"
+    if change.past and is_alone(made, op, _others(change)):
+        return "an access to elements that no other thread accesses, moved past what orders threads"
     return ""
 
 
@@ -121,6 +129,43 @@ def _ptx(kernel: Kernel, arch: str) -> str:
     return re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n|\$L__\w+", "", text)
 
 
+def _left_out_for_nothing(made: Built, mutant: Kernel, op: Op) -> str:
+    """Why it changes nothing that some threads, or some iterations, leave an op out: there are none that reach it, or
+    it waits for nothing there."""
+    probe = mutant.clone()
+    around, copy = _probed(made, probe, op)
+    if around is None or copy is None:
+        return ""
+    if copy not in ops_reached(made, probe):
+        return "all threads that reach the op execute it in every iteration"
+    if op.sync.completes not in ("wgmma", "cp_async", "bulk"):
+        return ""
+    hook = _Waits(copy.loc, op.sync.completes)
+    run_with(made, probe, hook)
+    return "a wait for nothing" if hook.found and not any(hook.found) else ""
+
+
+def _probed(made: Built, probe: Kernel, op: Op) -> tuple[control.If | None, Op | None]:
+    """The branch around an op that some leave out, and a copy of the op, at a line of its own, that these execute."""
+    like = [each for each in made.lowered.walk() if each.name == op.name]
+    at = next((at for at, each in enumerate(like) if each is op), None)
+    if at is None:
+        return None, None
+    guarded = [each for each in probe.walk() if each.name == op.name][at]
+    around = guarded.block.parent
+    assert isinstance(around, control.If)
+    copy = guarded.clone({})
+    copy.loc = replace(guarded.loc, line=10_000_000)
+    around.orelse.insert_before(around.orelse.terminator, copy)
+    return around, copy
+
+
+def _expects_later(op: Op, change: Change) -> bool:
+    """Is an expectation of bytes, which is an arrival as well, moved past copies only?"""
+    past = [each.name for each in _others(change) if each.effects]
+    return op.name == "mbarrier.expect_tx" and bool(past) and {*past} == {"mem.tma_load"}
+
+
 def _joins_earlier_group(op: Op, change: Change) -> bool:
     """Does a copy or a product get into the group before its own, which is waited for no later?"""
     past = [each for each in change.past if each.effects]
@@ -138,7 +183,16 @@ def _merges_groups(op: Op, change: Change, mutant: Kernel) -> bool:
     group is waited for is a finding's matter."""
     commits = [each.sync.commits for each in (op, *change.past) if each.sync.commits and not each.sync.releases]
     waits = [each.attrs.get("pending") for each in mutant.walk() if each.sync.completes in commits]
-    return bool(commits) and not any(waits) and all(each.sync.completes not in commits for each in change.past)
+    if not commits or any(waits):
+        return False
+    return _joins_next_group(op, change) or all(each.sync.completes not in commits for each in change.past)
+
+
+def _joins_next_group(op: Op, change: Change) -> bool:
+    """Is a commit moved later, and comes another one before the first wait for what both commit?"""
+    work = op.sync.commits
+    met = [each for each in _others(change) if work and work in (each.sync.commits, each.sync.completes)]
+    return change.what.startswith("after") and bool(met) and met[0].sync.commits == work
 
 
 def _others(change: Change) -> list[Op]:
@@ -147,7 +201,7 @@ def _others(change: Change) -> list[Op]:
 
 
 def _waits_earlier(op: Op, change: Change) -> bool:
-    """Is a wait moved to the front of what it does not wait for? All that was behind it stays there."""
+    """Is a wait moved to the front of what it does not wait for? All that was after it stays there."""
     work = op.sync.completes
     if not change.what.startswith("before") or not (work or op.name == "role.enter"):
         return False
@@ -161,14 +215,14 @@ def _releases_later(op: Op, change: Change) -> bool:
     else who sees that would not see this."""
     alone = bool(op.sync.releases) and op.sync == Sync(releases=op.sync.releases)
     quiet = not any(each.sync.releases or each.sync.commits or each.sync.orders for each in _others(change))
-    return change.what.startswith("behind") and alone and quiet
+    return change.what.startswith("after") and alone and quiet
 
 
 def _is_fenced_later(op: Op, change: Change) -> bool:
-    """Is it a product that is moved behind a fence of registers, which another one has in front of it?"""
+    """Is it a product that is moved after a fence of registers, which another one has before it?"""
     ordered = [each.sync.orders for each in _others(change) if each.effects]
     begins = bool(op.accesses()) and all(access.done == "wgmma" for access in op.accesses())
-    return change.what.startswith("behind") and begins and ordered == ["registers"]
+    return change.what.startswith("after") and begins and ordered == ["registers"]
 
 
 def _is_apart_from_fence(op: Op, change: Change) -> bool:
@@ -199,14 +253,14 @@ class _Arrivals(Hook):
 
 
 def _is_local(made: Built, op: Op, change: Change) -> bool:
-    """Are the mbarriers that are now initialised behind the fence some at which nothing arrives that needs it?"""
+    """Are the mbarriers that are now initialized after the fence some at which nothing arrives that needs it?"""
     past = [each for each in change.past if each.effects]
     names = {op.name, *(each.name for each in past)}
     if names != {"mbarrier.init", "fence.mbarrier_init"}:
         return False
     late = [op] if op.name == "mbarrier.init" else [each for each in past if each is not op]
     hook = _Arrivals()
-    _run(made, made.lowered, hook)
+    run_with(made, made.lowered, hook)
     return not any(hook.made.get(each, {(-1, -1)}) & hook.others for each in late) and all(e in hook.made for e in late)
 
 
@@ -278,7 +332,7 @@ def _waits_for_nothing(made: Built, op: Op) -> bool:
     if op.sync.completes not in ("wgmma", "cp_async", "bulk"):
         return False
     hook = _Waits(op.loc, op.sync.completes)
-    _run(made, made.lowered, hook)
+    run_with(made, made.lowered, hook)
     return bool(hook.found) and not any(hook.found)
 
 
@@ -306,50 +360,5 @@ class _Rounds(Hook):
 
 def _rounds(kernel: Kernel, made: Built) -> Counter[Any]:
     hook = _Rounds()
-    _run(made, kernel, hook)
+    run_with(made, kernel, hook)
     return hook.found
-
-
-def _run(made: Built, kernel: Kernel, *hooks: Hook) -> None:
-    """Under every input."""
-    for run in made.runs:
-        Prepared(kernel).run(run.arguments(), options=run.options(made.subject, hooks=hooks))
-
-
-class _Touched(Hook):
-    """Which bytes, in steps of two, each thread accesses with these ops."""
-
-    def __init__(self, ops: Sequence[Op]) -> None:
-        self.ops, self.found = ops, list[tuple[bool, np.ndarray]]()
-
-    def on_access(self, access: Access) -> None:
-        if access.op in self.ops:
-            at = access.addresses[:, None] // 2 + np.arange(max(1, access.width // 2))
-            space = int(access.space == "shared")
-            thread = access.threads * (not access.held)  # the rows of a matrix are of the whole warp
-            threads = (access.blocks * 1024 + thread)[:, None] * 2 + space
-            self.found.append((access.kind != "read", np.unique(threads << 40 | at)))
-
-    def cells(self, writes: bool | None) -> np.ndarray:
-        found = [cells for wrote, cells in self.found if writes is None or wrote == writes]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-
-def _other_elements(made: Built, op: Op, past: Sequence[Op]) -> bool:
-    """Are both plain accesses of single threads, and does none touch with `op` what it touches with the others, of
-    which one writes?"""
-    others = [each for around in past for each in around.walk()]
-    matrices = {a.matrix for each in (op, *others) for a in each.accesses()}
-    if len(matrices) > 1:
-        return False
-    for each in (op, *others):
-        if each.sync != NOTHING or any(a.done or a.atomic for a in each.accesses()):
-            return False
-    mine, theirs = _Touched([op]), _Touched(others)
-    for run in made.runs:
-        options = run.options(made.subject, hooks=(mine, theirs))
-        Prepared(kernel_of(op)).run(run.arguments(), options=options)
-    if not mine.found or not theirs.found:
-        return False  # not reached, or a kernel of roles: it runs as a copy
-    met = [(mine.cells(None), theirs.cells(True)), (mine.cells(True), theirs.cells(None))]
-    return not any(np.isin(a, b).any() for a, b in met)

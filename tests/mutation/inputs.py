@@ -17,6 +17,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tests.mutation.kernels import REFERENCES, SCRATCH
+
 __all__ = ["Input", "Subject", "around", "arrays", "copied", "gallery_file"]
 
 GEMM = Path(__file__).parents[2] / "examples" / "gemm"
@@ -48,6 +50,11 @@ class Subject:
     result: str = "bf16"
     processors: int = 2
     pad: tuple[int, int, int] = (8, 16, 24)
+
+    @property
+    def scratch(self) -> frozenset[str]:
+        """The arrays that the kernel writes besides C."""
+        return frozenset(SCRATCH.get(self.kernel, ()))
 
 
 DTYPES: dict[str, Any] = {
@@ -95,6 +102,7 @@ def arrays(subject: Subject, given: Input) -> tuple[dict[str, Any], Array]:
     """Arguments by name, and what C becomes with the memory around it."""
     rng = np.random.default_rng(0)
     make = {"hopper_scaled": _scaled, "hopper_split": _planes, "hopper_int4": _packed}.get(subject.kernel, _product)
+    make = _outside if subject.kernel in REFERENCES else make
     found, exact = make(subject, given, rng)
     pads = dict(zip(("C", "A", "B", "X", "scales"), (*subject.pad, *subject.pad[1:]), strict=True))
     found = {name: _padded(value, pads[name]) if name in pads else value for name, value in found.items()}
@@ -127,6 +135,17 @@ def _product(subject: Subject, given: Input, rng: np.random.Generator) -> Made:
         found = {name: np.full_like(value, np.nan) for name, value in found.items()}
     found["C"] = (old if beta else np.full_like(old, np.nan)).astype(result)
     return found, alpha * (A @ B) + beta * old
+
+
+def _outside(subject: Subject, given: Input, rng: np.random.Generator) -> Made:
+    A = _integers(rng, given.m, given.n)
+    exact = REFERENCES[subject.kernel](A)
+    C = np.zeros_like(exact) if subject.kernel == "locked" else np.full_like(exact, np.nan)
+    found = {"A": A.astype(DTYPES[subject.operand]), "C": C.astype(DTYPES[subject.result])}
+    for name, kind in SCRATCH.get(subject.kernel, {}).items():
+        rows = np.full_like(A, np.nan, np.float32)
+        found[name] = rows if kind == "rows" else np.zeros(given.m if kind == "counters" else 1, np.int32)
+    return found, exact
 
 
 def _scaled(subject: Subject, given: Input, rng: np.random.Generator) -> Made:

@@ -15,7 +15,9 @@ from tiledsl.ir.types import BOOL, DType
 __all__ = [
     "Change",
     "Operator",
+    "chosen",
     "constant",
+    "constant_before",
     "delete",
     "fixed",
     "flip",
@@ -25,6 +27,8 @@ __all__ = [
     "negate",
     "off_by_one",
     "other_value",
+    "put_before",
+    "set_attribute",
     "shift",
     "swap",
     "weaken",
@@ -34,13 +38,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Change:
-    """`what`: in words. `make`: makes it. `stronger`: it only makes the op wait for more, or for longer. `past`: what
-    the op is moved past."""
+    """A way to make an op wrong, in words (`what`) and as a function that does it (`make`).
+
+    stronger: it only makes the op wait for more, or for longer.
+    past: what the op is moved past.
+    guarded: only some threads, or some iterations, execute the op, in a branch around it.
+    """
 
     what: str
     make: Callable[[], None]
     stronger: bool = False
     past: tuple[Op, ...] = ()
+    guarded: bool = False
 
 
 Changes = Callable[[Op], Iterator[Change]]
@@ -77,11 +86,12 @@ def _delete(op: Op) -> None:
     for result in op.results:
         found = _stand_in(op, result)
         if result.uses and found is not None:
-            result.replace_all_uses_with(_constant(op, found, 0) if isinstance(found, DType) else found)
+            result.replace_all_uses_with(constant_before(op, found, 0) if isinstance(found, DType) else found)
     op.erase()
 
 
-def _constant(before: Op, dtype: DType, value: int) -> Value:
+def constant_before(before: Op, dtype: DType, value: int) -> Value:
+    """Insert a constant before an op."""
     made = arith.Constant(value=dtype.python(value), dtype=dtype, loc=before.loc)
     return before.block.insert_before(before, made).result
 
@@ -92,7 +102,7 @@ def _earlier(op: Op) -> Iterator[Change]:
     at = block.ops.index(op)
     past = next((each for each in reversed(block.ops[:at]) if not apart(op, each)), None)
     if past is not None and (moved := _needed(op, block.ops.index(past))) is not None:
-        change = partial(_put_before, block, moved, past)
+        change = partial(put_before, block, moved, past)
         yield Change(f"before {past.name}", change, past=tuple(block.ops[block.ops.index(past) : at]))
 
 
@@ -113,21 +123,21 @@ def _needed(op: Op, to: int) -> list[Op] | None:
 
 
 def _later(op: Op) -> Iterator[Change]:
-    """To behind the next op that it has to do with."""
+    """To after the next op that it has to do with."""
     block = op.block
     at = block.ops.index(op)
-    behind = block.ops[at + 1 : -1]
-    past = next((each for each in behind if not apart(op, each)), None)
+    rest = block.ops[at + 1 : -1]
+    past = next((each for each in rest if not apart(op, each)), None)
     if past is None:
         return
-    between = behind[: behind.index(past) + 1]
+    between = rest[: rest.index(past) + 1]
     used = {value for each in between for inner in each.walk() for value in inner.operands}
     if not used & set(op.results):
         place = block.ops[block.ops.index(past) + 1]
-        yield Change(f"behind {past.name}", partial(_put_before, block, [op], place), past=tuple(between))
+        yield Change(f"after {past.name}", partial(put_before, block, [op], place), past=tuple(between))
 
 
-def _put_before(block: Block, moved: list[Op], place: Op) -> None:
+def put_before(block: Block, moved: list[Op], place: Op) -> None:
     for each in moved:
         block.ops.remove(each)
     at = block.ops.index(place)
@@ -147,7 +157,7 @@ def off_by_one(*names: str, by: int = 1) -> Operator:
             for new in _neighbours(value, declared.among, by):
                 if not declared.problem(new):
                     fewer = name in ("pending", "in_flight") and isinstance(new, int) and new < value
-                    yield Change(f"{name} {value} -> {new}", partial(_set, op, name, new), stronger=fewer)
+                    yield Change(f"{name} {value} -> {new}", partial(set_attribute, op, name, new), stronger=fewer)
 
     return Operator("off_by_one", changes, names)
 
@@ -172,7 +182,9 @@ def flip(*names: str) -> Operator:
         for name in names:
             value = op.attrs[name]
             stronger = (name == "read" and value) or (name == "wait" and not value)
-            yield Change(f"{name} {value} -> {not value}", partial(_set, op, name, not value), stronger=stronger)
+            yield Change(
+                f"{name} {value} -> {not value}", partial(set_attribute, op, name, not value), stronger=stronger
+            )
 
     return Operator("flip", changes, names)
 
@@ -184,7 +196,7 @@ def weaken(name: str, *ranks: str) -> Operator:
         value = op.attrs[name]
         at = ranks.index(value)
         if at > 0:
-            yield Change(f"{name} {value} -> {ranks[at - 1]}", partial(_set, op, name, ranks[at - 1]))
+            yield Change(f"{name} {value} -> {ranks[at - 1]}", partial(set_attribute, op, name, ranks[at - 1]))
 
     return Operator("weaken", changes, (name,))
 
@@ -196,12 +208,12 @@ def other_value(name: str, *values: Any) -> Operator:
         value = op.attrs[name]
         for new in values or (value[::-1],):
             if new != value and not op.attributes[name].problem(new):
-                yield Change(f"{name} {value} -> {new}", partial(_set, op, name, new))
+                yield Change(f"{name} {value} -> {new}", partial(set_attribute, op, name, new))
 
     return Operator("other_value", changes, (name,))
 
 
-def _set(op: Op, name: str, value: Any) -> None:
+def set_attribute(op: Op, name: str, value: Any) -> None:
     op.attrs[name] = value
 
 
@@ -212,7 +224,7 @@ def shift(*positions: int | str) -> Operator:
     """Integer operands one more: at these positions, or in these groups; the group's first and last only."""
 
     def changes(op: Op) -> Iterator[Change]:
-        for at in _chosen(op, positions):
+        for at in chosen(op, positions):
             type_ = op.operands[at].type
             if isinstance(type_, DType) and type_.kind in ("int", "uint", "index"):
                 yield Change(f"operand {at} + 1", partial(_shift, op, at))
@@ -223,11 +235,11 @@ def shift(*positions: int | str) -> Operator:
 def _shift(op: Op, at: int) -> None:
     value = op.operands[at]
     assert isinstance(value.type, DType)
-    one = _constant(op, value.type, 1)
+    one = constant_before(op, value.type, 1)
     op.set_operand(at, op.block.insert_before(op, arith.scalar("add", value, one, loc=op.loc)).result)
 
 
-def _chosen(op: Op, positions: tuple[int | str, ...]) -> list[int]:
+def chosen(op: Op, positions: tuple[int | str, ...]) -> list[int]:
     found: list[int] = []
     for each in positions:
         if isinstance(each, int):
@@ -245,7 +257,7 @@ def negate(*positions: int | str) -> Operator:
     """Predicates (operands of bool), and parities and other words (with their lowest bit inverted)."""
 
     def changes(op: Op) -> Iterator[Change]:
-        for at in _chosen(op, positions):
+        for at in chosen(op, positions):
             type_ = op.operands[at].type
             if isinstance(type_, DType) and (type_ == BOOL or type_.is_integer):
                 yield Change(f"operand {at} inverted", partial(_negate, op, at))
@@ -259,7 +271,7 @@ def _negate(op: Op, at: int) -> None:
     if value.type == BOOL:
         made = arith.scalar("not", value, loc=op.loc)
     else:
-        made = arith.scalar("xor", value, _constant(op, value.type, 1), loc=op.loc)
+        made = arith.scalar("xor", value, constant_before(op, value.type, 1), loc=op.loc)
     op.set_operand(at, op.block.insert_before(op, made).result)
 
 
@@ -267,7 +279,7 @@ def fixed(*positions: int | str) -> Operator:
     """Predicates that always hold, and never."""
 
     def changes(op: Op) -> Iterator[Change]:
-        for at in _chosen(op, positions):
+        for at in chosen(op, positions):
             if op.operands[at].type == BOOL:
                 for value in (1, 0):
                     yield Change(f"operand {at} is {bool(value)}", partial(_fix, op, at, value))
@@ -276,7 +288,7 @@ def fixed(*positions: int | str) -> Operator:
 
 
 def _fix(op: Op, at: int, value: int) -> None:
-    op.set_operand(at, _constant(op, BOOL, value))
+    op.set_operand(at, constant_before(op, BOOL, value))
 
 
 def _swaps(op: Op) -> Iterator[Change]:
@@ -299,7 +311,7 @@ def wrong_operand(*positions: int | str) -> Operator:
     """Another value of the same type: the nearest one in front of the op, in its block."""
 
     def changes(op: Op) -> Iterator[Change]:
-        for at in _chosen(op, positions):
+        for at in chosen(op, positions):
             if (other := _other(op, at)) is not None:
                 yield Change(f"operand {at} is another value", partial(op.set_operand, at, other))
 
@@ -324,7 +336,7 @@ def _constants(op: Op) -> Iterator[Change]:
         news = [value + 1, value - 1]
     for new in dict.fromkeys(news):
         if new != value and not (dtype.is_integer and not dtype.limits[0] <= new <= dtype.limits[1]):
-            yield Change(f"{value} -> {new}", partial(_set, op, "value", new))
+            yield Change(f"{value} -> {new}", partial(set_attribute, op, "value", new))
 
 
 delete = Operator("delete", _deletes)

@@ -4,35 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.report import table
 from benchmarks.report import write as write_results
 from tests.mutation.processes import Result
 from tests.mutation.reviewed import REASONS, Reason
-from tests.mutation.runner import CAUGHT, OUTCOMES, Mutant, Unmutated
+from tests.mutation.runner import CAUGHT, OUTCOMES, Kinds, Mutant, Unmutated
 from tests.mutation.subjects import SUBJECTS, digest_of
 
-__all__ = ["column_of", "report"]
+__all__ = ["Chosen", "column_of", "report"]
 
 Results = list[tuple[Mutant, Result]]
 Unchanged = list[tuple[Unmutated, Result]]
 COLUMNS = *OUTCOMES[:-3], "reviewed", "miss"
 """reviewed: no fault, by a reason that a person gave. miss: all others that survived or were not reached."""
+REVIEWED = "survived", "no difference"
+"""The outcomes of which a person may say why they are no fault."""
 
 
-def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most: int, *, write: bool) -> None:
-    """counts: of all mutants of each subject."""
+@dataclass(frozen=True)
+class Chosen:
+    """Which mutants were run: of which operators, of how many places, and how many of these (None: all), by a seed."""
+
+    kinds: Kinds
+    most: int
+    count: int | None = None
+    seed: int = 0
+
+
+def report(results: Results, unmutated: Unchanged, counts: dict[str, int], chosen: Chosen, *, write: bool) -> None:
+    """Print the tables, or write them to `benchmarks/results` as well. counts: of all mutants of each subject."""
     columns = [column_of(mutant, result) for mutant, result in results]
     caught = sum(column in CAUGHT for column in columns)
     faults = sum(column not in ("equivalent", "no difference", "reviewed") for column in columns)
-    title = f"Proof by mutation: {caught} of {faults} faults in the gallery found"
-    every = (
-        "all" if most >= max(counts.values(), default=0) else f"at most {most} places (4 x {most} of ops that order)"
+    where = "in the gallery" if chosen.kinds == "general" else "in protocols, in the gallery and outside it,"
+    title = f"Proof by mutation: {caught} of {faults} faults {where} found"
+    every = f"at most {chosen.most} places (4 x {chosen.most} of ops that order)"
+    every = "all" if chosen.most >= max(counts.values(), default=0) else every
+    drawn = (
+        ""
+        if chosen.count is None
+        else f"; of these {chosen.count}, drawn with seed {chosen.seed}, by operators in turn"
     )
     text = "\n\n".join(
         [
-            f"{len(results)} mutants of {sum(counts.values())}: of those that are alike, {every}.",
+            f"{len(results)} mutants of {sum(counts.values())}: of those that are alike, {every}{drawn}.",
             _by("kernel", results, columns, lambda mutant: mutant.subject),
             _by("operator", results, columns, lambda mutant: mutant.by),
             _by("op", results, columns, lambda mutant: mutant.op),
@@ -44,17 +62,17 @@ def report(results: Results, unmutated: Unchanged, counts: dict[str, int], most:
     )
     if write:
         kernels = {name: digest_of(name) for name in counts}
-        write_results("mutation", title, text, {"kernels": kernels, "results": _rows(results, columns)})
+        name = "mutation" if chosen.kinds == "general" else f"mutation_{chosen.kinds}"
+        write_results(name, title, text, {"kernels": kernels, "results": _rows(results, columns)})
     else:
         print(f"{title}\n\n{text}")
 
 
 def column_of(mutant: Mutant, result: Result) -> str:
     """One of `COLUMNS`."""
-    if result.outcome not in OUTCOMES[-3:]:
-        return result.outcome
-    reason = _reason(mutant) if result.outcome == "survived" else None
-    return "reviewed" if reason is not None else "miss"
+    if result.outcome in REVIEWED and _reason(mutant) is not None:
+        return "reviewed"
+    return "miss" if result.outcome in OUTCOMES[-3:] else result.outcome
 
 
 def _reason(mutant: Mutant) -> Reason | None:
@@ -78,7 +96,7 @@ def _classes(results: Results) -> str:
 
 def _reviewed(results: Results) -> str:
     """By reason. One that nothing needs is shown, too: it is to be deleted where all mutants ran."""
-    left = [m for m, r in results if r.outcome == "survived"]
+    left = [m for m, r in results if r.outcome in REVIEWED]
     found = Counter(id(reason) for reason in map(_reason, left) if reason is not None)
     rows = [[reason.text, found[id(reason)]] for reason in REASONS]
     return table(["reviewed reason", "mutants"], rows)

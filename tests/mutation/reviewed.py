@@ -1,4 +1,4 @@
-"""Mutants that nothing finds, with the reason that a person gave: why it is no fault."""
+"""Mutants that nothing finds, each with a reason that a person gave: it is no fault, or it is beyond a stated limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MOST", "REASONS", "Reason"]
 GEMM = Path(str(tiledsl.gemm.__file__)).parent
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gemm"
 MOST = 40
-"""Reasons that there may be."""
+"""The most reasons that there may be."""
 
 
 @dataclass(frozen=True)
@@ -53,115 +53,182 @@ def code_of(line: str) -> str:
 
 REASONS: list[Reason] = [
     Reason(
-        "the slots of the last uses of a tile are not filled again, or are released by the use after",
+        "the slots of the last uses of a tile are not filled again, or the next use releases them",
         r"ring\.drain",
     ),
     Reason(
-        "as for the drain of a ring, past which it is moved",
+        "it is moved past the drain of a ring, which is not needed there either",
         r"wgmma\.wait|matrix\.store",
         "move_.*",
-        "(behind|before) ring.drain",
+        "(after|before) ring.drain",
     ),
     Reason(
         "a block of hopper_roles has one tile: nobody waits for the last slots to be free",
-        r"mbarrier\.arrive|ptx\.wgmma_wait",
-        "delete|move_later",
+        r"mbarrier\.arrive|ptx\.wgmma_wait|arith\.ge",
+        "delete|move_later|compares",
         subject="hopper_roles",
     ),
     Reason(
         "one warp's wait for products is enough for its warpgroup, the block: benchmarks/results/wgmma_wait.md",
         r"gpu\.barrier|wgmma\.wait|ptx\.wgmma_wait",
-        "delete|move_.*",
+        "delete|move_.*|narrower",
         subject="hopper_(tma|ring)",
     ),
     Reason(
-        "the barrier keeps reads of the operands' tiles before writes of C's, and only C in global memory is between",
+        "the barrier orders reads of the operands' tiles before writes of C's tile; between is only an access to C in "
+        "global memory",
         r"gpu\.barrier",
         "move_later",
-        r"behind control.if",
+        r"after control.if",
         r"mma_tiles.py: if beta != 0: / barrier\(\)",
     ),
     Reason(
-        "accesses to different stages of one tile",
+        "the two access different stages of one tile",
         r"mem\.(load|ldmatrix)",
         "move_.*",
-        r"(before|behind) mem.(store|cp_async)",
+        r"(before|after) mem.(store|cp_async)",
     ),
     Reason(
-        "what the beginning or the end of a turn is moved past needs no turn",
+        "the beginning or the end of a turn is moved past an op that needs no turn",
         r"role\.(enter|leave)|gpu\.named_barrier",
         "move_.*",
         code=r"hopper_pingpong.py: .*|hopper.py: .* / (with r.turn\(.*|for t in work:)",
         subject="hopper_pingpong|hopper_fastest, add",
     ),
     Reason(
-        "a tile is stored in three wide pieces by two buffers: in front of the first one all stores are waited for, "
-        "and the second buffer is used once a tile",
+        "two buffers store a tile in three wide pieces: the block waits for all stores before the first piece, and the "
+        "second buffer is used once per tile",
         r"tma\.(store|wait_group|commit_group)|mem\.tma_store",
         subject="hopper_fastest",
     ),
     Reason(
-        "the narrow piece's buffer is used once a tile, and stores are waited for in front of the first piece",
+        "the narrow piece's buffer is used once per tile, and the block waits for all stores before the first piece",
         r"gpu\.named_barrier",
         "delete|move_.*",
         code=r"hopper_stores.py: .* / store_tma\(y, to, via=narrow.*",
         subject="hopper_fastest",
     ),
     Reason(
-        "other elements of the tile",
+        "the two store different elements of the tile",
         r"matrix\.store",
         "move_.*",
-        r"(before|behind) matrix.store",
+        r"(before|after) matrix.store",
     ),
     Reason(
-        "the ring's mbarriers and the kernel's own one are initialised one after the other: one fence will do",
+        "the kernel initializes the ring's mbarriers and its own one after the other: one fence is enough",
         r"fence\.mbarrier_init|mbarrier\.init|gpu\.barrier",
         "delete|move_.*",
         code=r"mma.py: (ptx.fence_mbarrier_init\(\) / barrier\(\)|.* / ring = Ring\(.*)",
     ),
     Reason(
-        "the last fill, which is taken ahead, is not multiplied",
+        "no product reads the last fill, which is loaded ahead",
         r"tma\.load|mem\.tma_load",
         "off_by_one|shift",
         code=r"mma.py: .* / tma_load\(as_stored\([AB]\[.*",
     ),
     Reason(
-        "bytes may be expected earlier: the slot before is released only when this one has been taken",
+        "bytes may be expected earlier: the previous slot is released only after this one has been taken",
         r"mbarrier\.(wait|expect_tx)|tma\.wait_group",
         "move_.*",
         code=r"mma.py: .* / (tma_wait\(0, read=True\)|ptx.mbarrier_expect_tx\(arrived, 0.*|with ring.fill\(\) as s:.*)",
     ),
     Reason(
-        "the same wait is for the groups of A and of B",
+        "one wait covers the groups of A and of B",
         r"async\.(wait|copy|commit_group)",
         "move_earlier",
         subject="mma_(in_flight|staged)",
     ),
     Reason(
-        "the loads are of the slot that is taken next, and freed later; or the wait for it comes earlier",
+        "the loads read the slot that is taken next and freed later; or the wait for it comes earlier",
         r"ring\.(take|free)|mem\.ldmatrix|mbarrier\.wait|fence\.proxy_async",
         "move_.*",
-        r"(before|behind) (matrix.load|mem.ldmatrix|mbarrier.wait)",
+        r"(before|after) (matrix.load|mem.ldmatrix|mbarrier.wait)",
         r"mma.py: .* / (return load_matrix\(S, layout\)|then = ring.take\(\)|ring.free\(now\))",
     ),
     Reason(
-        "a lane overwrites what it has itself read of C's tile",
+        "each lane overwrites only what it has read of C's tile itself",
         r"gpu\.barrier",
         "move_earlier",
         "before control.if",
         r"mma(_pipelined|_staged)?.py: .* / store\((result.to|scaled)\(.*",
     ),
     Reason(
-        "between the last piece of a tile and the first one of the next, which use the same buffer, are turns",
+        "turns separate the last piece of a tile from the first piece of the next, which uses the same buffer",
         r"gpu\.(named_)?barrier|matrix\.store|mem\.stmatrix",
         "delete|move_.*",
         code=r"hopper_stores.py: (size, threads, .* / barrier\(\)|if to.dtype.bytes == 2: / store_matrix\(x, via\))",
         subject="hopper_fastest, add",
     ),
     Reason(
-        "instances store by turns, so that both may use the same buffers",
+        "instances store in turns, so that both may use the same buffers",
         r"role\.instance",
         "delete",
         subject="hopper_fastest, add",
+    ),
+    # -- mistakes in protocols, and kernels outside the gallery
+    Reason(
+        "a limit that docs/memory_model.md states: what one lane waits for or fences counts for its warp",
+        r"mbarrier\.wait|gpu\.fence",
+        "partly",
+        "by even lanes only",
+    ),
+    Reason(
+        "the last iteration need not free its slot, which is not filled again",
+        r"mbarrier\.arrive|ptx\.wgmma_wait",
+        "skips",
+        "not in the last iteration",
+    ),
+    Reason(
+        "the last iteration loads a tile ahead that nobody reads",
+        r"mem\.(cp_async|tma_load|store)",
+        "skips",
+        "not in the last iteration",
+    ),
+    Reason(
+        "the barrier orders the reads of an iteration before the writes of the next one, which the last does not have",
+        r"gpu\.(barrier|sync_warp)",
+        "skips",
+        "not in the last iteration",
+        subject="shared_tiled|coarsen_.*|vectorized|maxas_.*|copied_by_warps",
+    ),
+    Reason(
+        "the barrier comes before the reads of an iteration, in place of after the writes of the one before",
+        r"gpu\.barrier",
+        "past_previous",
+        "before control.for",
+        r"ffma_tiles.py: stash\(Bs.* / barrier\(\)",
+    ),
+    Reason(
+        "a tile that ends at the edge takes the guarded path, which is right for every tile",
+        r"arith\.le",
+        "compares",
+        "le -> lt",
+        r"ffma_tiles.py: return True / .*",
+    ),
+    Reason(
+        "the factors of a product change places",
+        r"mem\.load",
+        "exchange_operand",
+        subject="naive",
+    ),
+    Reason(
+        "a wait for the phase before the first one ends at once",
+        r"arith\.(gt|ge)",
+        "compares",
+        subject="sent|by_hand",
+    ),
+    Reason(
+        "the thread that makes an mbarrier may arrive there before its fence, which others need",
+        r"fence\.mbarrier_init|mbarrier\.expect_tx",
+        "move_.*|past_.*",
+        "(after|before) (fence.mbarrier_init|mbarrier.expect_tx)",
+        subject="turned",
+    ),
+    Reason(
+        "an mbarrier with the scope of a block orders shared memory across blocks, which is all that they exchange",
+        r"mbarrier\.(arrive|wait)",
+        "weaken",
+        "reach cluster -> cta",
+        subject="sent",
     ),
 ]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
-from unittest import mock
 
 from tests.mutation.equivalent import why_equivalent
-from tests.mutation.operators import Change, map_changes
+from tests.mutation.operators import Change, Operator, map_changes
 from tests.mutation.processes import Result, apart
-from tests.mutation.subjects import Built, Run, built, differences, more_runs
-from tests.mutation.table import MUTATORS
+from tests.mutation.reached import STEPS, ops_reached
+from tests.mutation.subjects import OUTSIDE, Built, Run, built, differences, more_runs
+from tests.mutation.table import MUTATORS, PROTOCOL
 from tiledsl.arch import TARGETS, target_named
-from tiledsl.backends.emulator import Prepared, launch
-from tiledsl.backends.emulator.coverage import entries
+from tiledsl.backends.emulator import Prepared
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.codegen import emit_ptx
 from tiledsl.errors import AssemblerError, CompileError, EmulatorError, TileError, VerifyError
@@ -31,8 +31,10 @@ __all__ = [
     "CAUGHT",
     "OUTCOMES",
     "PATIENCE",
+    "Kinds",
     "Mutant",
     "Unmutated",
+    "drawn",
     "executed",
     "mutants_of",
     "mutated",
@@ -44,6 +46,8 @@ __all__ = [
 ]
 
 Stage = Literal["written", "lowered"]
+Kinds = Literal["general", "protocol", "all"]
+"""Which operators: those of `MUTATORS`, those of `PROTOCOL`, or both."""
 
 CAUGHT = "finding", "deadlock", "refused", "wrong result", "other error", "no end"
 OUTCOMES = *CAUGHT, "equivalent", "no difference", "survived", "not reached", "failed"
@@ -54,8 +58,6 @@ fault, and so the mutant is a miss, too."""
 
 PATIENCE = 40.0
 """Seconds until a mutant's process is ended."""
-STEPS = 20_000
-"""Iterations of loops until a run is stopped: some times as many as the longest unmutated one has."""
 SEEDS = 1, 2
 """Other schedules, for those of ops that order, or begin asynchronous work, which the usual one does not show."""
 
@@ -107,21 +109,48 @@ def _mutated_at(op: Op, stage: Stage) -> bool:
     return stage == "lowered" or op.level == "tile"
 
 
-def mutants_of(name: str) -> Iterator[Mutant]:
-    """All mutants of a subject."""
+def mutants_of(name: str, kinds: Kinds = "general") -> Iterator[Mutant]:
+    """All mutants of a subject, by these operators; of one outside the gallery, "protocol" stands for all operators of
+    ops that order."""
     stages: tuple[Stage, ...] = ("written", "lowered")
     for stage in stages:
         for at, op in enumerate(_kernel(built(name), stage).walk()):
             if not _mutated_at(op, stage):
                 continue
             line = f"{os.path.basename(op.loc.file)}:{op.loc.line}"
-            for number, operator in enumerate(MUTATORS.get(op.name, ())):
+            every = kinds == "protocol" and name in OUTSIDE and _orders(op.name)
+            for number, operator in _operators(op.name, "all" if every else kinds):
                 for count, change in enumerate(operator.changes(op)):
                     yield Mutant(name, stage, at, op.name, number, count, operator.name, change.what, line)
     lowered = built(name).lowered
+    if kinds == "protocol":
+        return
     for number in range(len(lowered.tensor_maps)):
         for count, (by, change) in enumerate(map_changes(lowered, number)):
             yield Mutant(name, "lowered", -1 - number, "tensor map", 0, count, by, change.what, lowered.name)
+
+
+def _operators(op: str, kinds: Kinds) -> list[tuple[int, Operator]]:
+    """The operators for a kind of op, by their numbers, which are the same whatever is chosen."""
+    general, protocol = MUTATORS.get(op, ()), PROTOCOL.get(op, ())
+    numbered = [*enumerate((*general, *protocol))]
+    first = len(general)
+    return {"general": numbered[:first], "protocol": numbered[first:], "all": numbered}[kinds]
+
+
+def drawn(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
+    """Draw so many mutants at random, in the order of their operators by turns, so that rare ones are drawn as often as
+    frequent ones."""
+    left: dict[str, list[Mutant]] = {}
+    for each in mutants:
+        left.setdefault(each.by, []).append(each)
+    rng = random.Random(seed)
+    for like in left.values():
+        rng.shuffle(like)
+    found: list[Mutant] = []
+    while len(found) < count and any(left.values()):
+        found += [like.pop() for like in left.values() if like]
+    return found[:count]
 
 
 def sampled(mutants: Iterator[Mutant], most: int) -> list[Mutant]:
@@ -159,7 +188,7 @@ def _change(kernel: Kernel, mutant: Mutant) -> tuple[Op | None, Change]:
     if mutant.at < 0:
         return None, [*map_changes(kernel, -1 - mutant.at)][mutant.change][1]
     op = next(op for at, op in enumerate(kernel.walk()) if at == mutant.at)
-    return op, [*MUTATORS[op.name][mutant.operator].changes(op)][mutant.change]
+    return op, [*_operators(op.name, "all")[mutant.operator][1].changes(op)][mutant.change]
 
 
 def _lowered(made: Built, kernel: Kernel, stage: Stage) -> Kernel:
@@ -279,16 +308,7 @@ def _kind(code: str) -> str:
 def executed(name: str) -> tuple[frozenset[Any], frozenset[str]]:
     """The blocks of the lowered subject that some input enters, and the places of their ops."""
     made = built(name)
-    prepared, ran = Prepared(made.lowered), set[int]()
-
-    def keep(launches: Iterable[tuple[Any, set[int]]]) -> list[Any]:
-        ran.update(*(entered for _, entered in launches))
-        return []
-
-    with mock.patch.object(launch, "not_run", keep):
-        for run in made.runs:
-            prepared.run(run.arguments(), options=run.options(made.subject, max_steps=STEPS))
-    ops = [instr.op for entry, instr in entries(prepared.program) if entry in {0, *ran}]
+    ops = ops_reached(made, made.lowered)
     return frozenset(op.parent for op in ops), frozenset(str(op.loc) for op in ops)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.mutation import kernels
 from tests.mutation.inputs import Input, Subject, around, arrays, copied, gallery_file
 from tiledsl.arch import target_named
 from tiledsl.backends.emulator import Options
@@ -23,7 +24,7 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import specialize
 
-__all__ = ["SUBJECTS", "Built", "Run", "built", "differences", "digest_of", "more_runs"]
+__all__ = ["OUTSIDE", "SUBJECTS", "Built", "Run", "built", "differences", "digest_of", "more_runs"]
 
 
 def _plain(m: int, n: int, k: int, edge: tuple[int, int] = (5, 59)) -> tuple[Input, ...]:
@@ -159,7 +160,28 @@ _ALL = [
         (Input(21, 69, 571), Input(16, 64, 384), Input(5, 7, 100)),
     ),
 ]
-SUBJECTS = {subject.name: subject for subject in _ALL}
+
+
+def _outside(name: str, m: int, n: int = 64, operand: str = "f32", processors: int = 2) -> Subject:
+    """A kernel of `kernels`, on m rows and on twice as many."""
+    return Subject(name, name, {}, (Input(m, n, 0), Input(2 * m, n, 0)), operand, operand, processors, (8, 16, 24))
+
+
+_OUTSIDE = [
+    _outside("last_block", 3, processors=4),
+    _outside("handed_on", 3, processors=8),
+    _outside("released_on", 3, processors=8),
+    _outside("locked", 3, processors=4),
+    _outside("sent", 8, 256, processors=4),
+    replace(_outside("copied_by_warps", 6), inputs=(Input(6, 52, 0), Input(12, 64, 0))),
+    _outside("two_halves", 10),
+    _outside("by_hand", 14),
+    _outside("turned", 48, operand="bf16"),
+    _outside("voted", 3),
+]
+OUTSIDE = frozenset(subject.name for subject in _OUTSIDE)
+"""The names of the subjects that are no kernels of the gallery."""
+SUBJECTS = {subject.name: subject for subject in [*_ALL, *_OUTSIDE]}
 
 
 @dataclass
@@ -175,10 +197,12 @@ class Built:
 
 @dataclass
 class Run:
-    """`given`: by parameter; `expected`: of C, bit for bit, with all of the memory around it."""
+    """`given`: by parameter; `expected`: of C, bit for bit, with all of the memory around it. `scratch`: the names of
+    other arrays that the kernel writes."""
 
     given: dict[str, Any]
     expected: Any
+    scratch: frozenset[str] = frozenset()
 
     def arguments(self) -> dict[str, Any]:
         """Fresh ones: a kernel writes C, and a wrong one anything."""
@@ -213,7 +237,8 @@ def digest_of(name: str) -> str:
 
 
 def _kernel(subject: Subject) -> Any:
-    return getattr(gallery_file(subject.kernel), subject.kernel)
+    module = kernels if subject.name in OUTSIDE else gallery_file(subject.kernel)
+    return getattr(module, subject.kernel)
 
 
 def _run(subject: Subject, given: Input) -> tuple[Specialization, Run]:
@@ -223,7 +248,7 @@ def _run(subject: Subject, given: Input) -> tuple[Specialization, Run]:
     arguments = kernel.dispatcher.arguments(bound, "emulator")
     hosts = {name: None if info is None else host_array(info) for name, info in arguments.arrays.items()}
     spec = specialize(kernel.signature, arguments.arrays, arguments.consts).spec
-    return spec, Run({**hosts, **arguments.scalars}, expected)
+    return spec, Run({**hosts, **arguments.scalars}, expected, subject.scratch)
 
 
 MORE = 16
@@ -231,8 +256,11 @@ MORE = 16
 
 @cache
 def more_runs(name: str) -> tuple[Run, ...]:
-    """So many of random sizes: up to those of the largest input, multiples of what those of all inputs are."""
+    """Runs of other sizes: of a kernel outside the gallery on more rows; of others so many of random sizes, up to those
+    of the largest input, multiples of what those of all inputs are."""
     rng, inputs = np.random.default_rng(1), SUBJECTS[name].inputs
+    if name in OUTSIDE:
+        return tuple(_run(SUBJECTS[name], replace(inputs[0], m=inputs[0].m * n))[1] for n in (3, 4, 5))
     most = [max(sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
     step = [gcd(*sizes) for sizes in zip(*((each.m, each.n, each.k) for each in inputs), strict=True)]
     scalars = sorted({(each.alpha, each.beta) for each in inputs}, key=repr)
@@ -254,7 +282,8 @@ def differences(run: Run, arguments: Mapping[str, Any]) -> str:
     """What is not as it should be after a run, or "". The rows' padding counts, too."""
     if around(arguments["C"]).tobytes() != run.expected.tobytes():
         return "C is wrong"
-    inputs = (name for name, value in run.given.items() if name != "C" and isinstance(value, np.ndarray))
+    arrays = {name for name, value in run.given.items() if isinstance(value, np.ndarray)}
+    inputs = sorted(arrays - {"C"} - run.scratch)
     return next((f"{name} is written" for name in inputs if not _same(arguments[name], run.given[name])), "")
 
 

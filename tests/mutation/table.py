@@ -21,9 +21,26 @@ from tests.mutation.operators import (
     weaken,
     wrong_operand,
 )
+from tests.mutation.protocol import (
+    compares,
+    drops,
+    exchange,
+    exchange_operand,
+    exchange_within,
+    inverted_inits,
+    narrower,
+    partly,
+    past_next,
+    past_previous,
+    rescale,
+    skips,
+    transposes,
+    weaker,
+)
+from tests.mutation.stages import next_stage, other_barrier, other_swizzle, own_rank
 from tiledsl.ir.scalar import SCALAR
 
-__all__ = ["MUTATORS", "NOT_CHANGED", "NOT_MUTATED"]
+__all__ = ["MUTATORS", "NOT_CHANGED", "NOT_MUTATED", "PROTOCOL"]
 
 _PLACE = delete, move_earlier, move_later
 """Of what orders, begins or waits: it is there, and where it is."""
@@ -183,6 +200,134 @@ MUTATORS: dict[str, tuple[Operator, ...]] = {
     **{f"arith.{fn}": (shift("values"), wrong_operand("values")) for fn in SCALAR},
     "ptx.inline": (delete, wrong_operand("values"), shift("values")),
 }
+
+_ROUNDS = partly, skips
+"""Of what orders, begins or waits: by whom, and in which iterations."""
+_MEETS = "gpu.barrier", "gpu.named_barrier", "gpu.sync_warp", "mbarrier.arrive", "cluster.arrive", "cluster.wait"
+_WORDS = "relaxed", "acquire", "release", "acq_rel"
+_NARROW = weaker("order", *_WORDS), weaker("reach", "cta", "cluster", "gpu", "sys"), skips, exchange_operand(0)
+_SIDE = other_swizzle(0), next_stage(0), exchange_operand(0)
+
+PROTOCOL: dict[str, tuple[Operator, ...]] = {
+    # -- rings and roles, before they are lowered
+    "ring.acquire": (skips,),
+    "ring.publish": (skips,),
+    "ring.wait": (skips,),
+    "ring.release": (skips, past_previous("ring.wait")),
+    "ring.take": (skips,),
+    "ring.free": (skips,),
+    "role.enter": (skips, past_next("role.leave")),
+    "role.leave": (skips, past_previous("role.enter")),
+    # -- barriers, fences, mbarriers
+    "gpu.barrier": (narrower, skips, past_next("control.for"), past_previous("control.for")),
+    "gpu.sync_warp": (*_ROUNDS, past_next("control.for", "gpu.barrier")),
+    "gpu.fence": (
+        *_ROUNDS,
+        weaker("reach", "cta", "cluster", "gpu", "sys"),
+        past_next(*_MEETS),
+        past_previous(*_MEETS),
+    ),
+    "gpu.named_barrier": (
+        *_ROUNDS,
+        narrower,
+        exchange("number"),
+        exchange("wait"),
+        rescale("threads", by=(2,)),
+        exchange_operand("offset"),
+    ),
+    "cluster.arrive": (*_ROUNDS, past_next("cluster.wait", "control.for"), past_previous("control.for")),
+    "cluster.wait": (*_ROUNDS, narrower, past_next("control.for"), past_previous("cluster.arrive")),
+    "gpu.grid_dependency": (partly,),
+    "mbarrier.init": (exchange("count"), rescale("count"), past_next("gpu.barrier")),
+    "mbarrier.arrive": (
+        *_ROUNDS,
+        other_barrier(0),
+        next_stage(0),
+        own_rank("more"),
+        exchange_operand(0),
+        past_previous("mbarrier.wait", "ptx.wgmma_wait", "gpu.sync_warp", "gpu.barrier"),
+    ),
+    "mbarrier.expect_tx": (
+        skips,
+        other_barrier(0),
+        next_stage(0),
+        rescale("bytes"),
+        exchange("bytes"),
+        past_next("mem.tma_load"),
+    ),
+    "mbarrier.wait": (
+        *_ROUNDS,
+        other_barrier(0),
+        next_stage(0),
+        exchange_operand(0, -1),
+        past_previous("mbarrier.arrive", "mbarrier.expect_tx"),
+        past_next("mem.tma_load", "ptx.wgmma", "mbarrier.arrive"),
+    ),
+    "fence.mbarrier_init": (partly, past_next(*_MEETS)),
+    "fence.proxy_async": (*_ROUNDS, past_next(*_MEETS), past_previous(*_MEETS)),
+    # -- asynchronous copies
+    "async.commit_group": (*_ROUNDS, past_next("async.wait_group"), past_previous("mem.cp_async", "control.for")),
+    "async.wait_group": (
+        *_ROUNDS,
+        off_by_one("pending", by=2),
+        past_previous("async.commit_group"),
+        past_next("gpu.barrier", "gpu.sync_warp"),
+    ),
+    "mem.cp_async": (
+        skips,
+        other_swizzle("dst"),
+        next_stage("dst"),
+        exchange_operand("dst", "src", "more"),
+        past_next("async.commit_group", "gpu.barrier"),
+    ),
+    "mem.send": (skips, own_rank("rank"), next_stage(0), other_barrier("mbarrier"), exchange_operand(0)),
+    "tma.commit_group": (*_ROUNDS, past_next("tma.wait_group"), past_previous("mem.tma_store")),
+    "tma.wait_group": (*_ROUNDS, off_by_one("pending", by=2), past_previous("tma.commit_group"), past_next(*_MEETS)),
+    "mem.tma_load": (
+        skips,
+        next_stage("dst", "mbarrier"),
+        other_barrier("mbarrier"),
+        exchange("map"),
+        exchange_operand("dst"),
+        exchange_within("coordinates"),
+    ),
+    "mem.tma_store": (
+        skips,
+        next_stage(0),
+        exchange("map"),
+        exchange_within("coordinates"),
+        past_previous("fence.proxy_async", *_MEETS),
+    ),
+    # -- products
+    "wgmma.fence": (*_ROUNDS, past_next("ptx.wgmma")),
+    "wgmma.commit_group": (*_ROUNDS, past_next("ptx.wgmma_wait"), past_previous("ptx.wgmma")),
+    "ptx.wgmma_wait": (
+        *_ROUNDS,
+        off_by_one("pending", by=2),
+        past_previous("wgmma.commit_group"),
+        past_next("mbarrier.arrive", "gpu.barrier"),
+    ),
+    "ptx.wgmma": (exchange_operand("left", "right"),),
+    "ptx.wgmma_descriptor": (next_stage(0), exchange("advance"), exchange("swizzle"), exchange_operand(0)),
+    "ptx.mma_sync": (exchange_operand(0),),
+    # -- plain accesses and atomic operations
+    "matrix.store": (exchange_within("origin"),),
+    "matrix.ldmatrix": (exchange_operand(-1),),
+    "mem.load": (*_SIDE, skips),
+    "mem.store": (*_SIDE, exchange_operand("values"), skips),
+    "mem.ldmatrix": (*_SIDE, skips),
+    "mem.stmatrix": (*_SIDE, exchange_operand("words"), skips),
+    **{f"mem.atomic_{fn}": _NARROW for fn in _ATOMICS},
+    # -- control flow and values
+    "control.for": (inverted_inits,),
+    "control.if": (exchange_operand(0),),
+    "warp.shuffle": (exchange_operand(1), exchange("mode")),
+    "arith.select": (drops,),
+    **{f"arith.{fn}": (drops,) for fn, row in SCALAR.items() if row.arity > 1 and not row.to_bool},
+    **{f"arith.{fn}": (compares, exchange_operand(1)) for fn in ("lt", "le", "gt", "ge")},
+    "arith.add": (drops, transposes),
+}
+"""Mistakes in a protocol between threads, at the ends of tiles, and in where results go, by kind of op."""
 
 _CHECK = "it is a check: where the kernel is right it does nothing, and a GPU has no code for it"
 _SHOWS = "it shows values to the user, and the result does not depend on it"

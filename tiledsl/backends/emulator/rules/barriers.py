@@ -99,7 +99,10 @@ def _awaited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints
 @rule(barriers.Wait)
 def phase_now(c: Cohort, op: barriers.Wait, *values: Any) -> Any:
     """The phase that each lane's mbarrier is in when the lane comes: [groups, warps, lanes]."""
-    rows, columns, _ = _waited(c, op, values)
+    rows, columns, parities = _waited(c, op, values)
+    for parity in parities[parities > 1]:
+        message = f"{op.called} for parity {parity}: expected 0 or 1"
+        raise EmulatorError(message, op.loc, "take the number of the phase modulo 2", code="T508")
     found = np.zeros(c.shape, np.int64)
     found[c.active()] = c.chunk.mbarriers.phase[rows, columns]
     return found

@@ -18,6 +18,7 @@ from tiledsl.arch import TMA_ALIGNMENT, TMA_GRAIN
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Access, AccessKind, Bools, Ints, Until
+from tiledsl.backends.emulator.mbarriers import ENTRY
 from tiledsl.backends.emulator.memory import checked, require_writable
 from tiledsl.backends.emulator.rules.barriers import columns_of
 from tiledsl.backends.emulator.rules.matrices import swizzled
@@ -170,7 +171,7 @@ def load(c: Cohort, op: tma.Load | tma.MapLoad, *values: Any) -> None:
     box, transfer = _sides(c, op, values)
     position = 1 if isinstance(op, tma.MapLoad) else len(values) - len(op.more)
     span, address, _ = located(c, op, position, values[position:])
-    at = c.spread(address)[c.active()]
+    at = c.spread(checked(c, op, span, address, ENTRY, ENTRY))[c.active()]
     data = box.read()
     once = np.arange(len(at))
     if op.multicast:
