@@ -502,8 +502,6 @@ def test_scales_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -
         gemm(left, right, FakeTorch(np.zeros((40, 150), F32)), **given)
 
 
-NAMES = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float32": F32, "uint8": np.uint8}
-
 # -- refused ---------------------------------------------------------------------------------------------------
 
 
