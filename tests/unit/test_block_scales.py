@@ -469,7 +469,6 @@ def test_the_step_of_the_gallery(capsys: pytest.CaptureFixture[str]) -> None:
 def test_later_calls_only_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, slow = EmulatedDriver(), []
     install(monkeypatch, gpu)
-    monkeypatch.setattr("tests.unit.emulated_gpu.NAMES", NAMES)
     slowly = call._call  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(call, "_call", lambda *given: slow.append(given) or slowly(*given))
     for seed in range(3):

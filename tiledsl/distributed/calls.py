@@ -86,7 +86,7 @@ def _known(call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any)
             A.dtype, A.shape, A.stride(), A.data_ptr() % ALIGNED, A.get_device(),
             B.dtype, B.shape, B.stride(), B.data_ptr() % ALIGNED, B.get_device(),
             None if bias is None else (bias.dtype, bias.shape, bias.stride(), bias.get_device()),
-            plain if epilogue is plain else const_identity(epilogue),
+            const_identity(epilogue),
         )  # fmt: skip
         return ranks.known[key]
     except (KeyError, AttributeError):
