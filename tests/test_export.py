@@ -248,8 +248,9 @@ def test_attributes_of_a_launch(product: tuple[Path, dict[str, Any]]) -> None:
         ([TILED, "--arch", "sm_7"], "no target 'sm_7'"),
         ([TILED, "--gemm", "64"], "export takes a FILE:KERNEL or --gemm with sizes"),
         ([], "export takes a FILE:KERNEL or --gemm with sizes"),
-        (["--gemm", "64x64x64", "--format", "int3"], "the dtype 'int3' is none of f32, f64, f16, bf16"),
-        (["--gemm", "64x64x64", "--format", "f32", "--out", "bf16"], "C is bf16; expected f32"),
+        (["--gemm", "64x64x64", "--format", "int3"], "gemm takes no 'int3'\n  fix: give one of f32, f16"),
+        (["--gemm", "64x64x64", "--format", "f64"], "i8x15"),
+        (["--gemm", "64x64x64", "--format", "f32", "--out", "bf16"], "a C of bf16 for A and B of f32"),
         (["--gemm", "64x64x64", "--arch", "sm_91"], "no target 'sm_91'"),
     ],
 )  # fmt: skip

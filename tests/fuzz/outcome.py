@@ -33,6 +33,7 @@ FINDINGS = {
     "levels": "the tile level and the thread level compute different results",
     "round trip": "the text that is printed of a kernel is not read back as the same kernel",
     "wrong": "a call gave a wrong result",
+    "stale": "a call gave other bits, or another error, than it gives alone",
 }
 """Classes of findings. All other outcomes are as they should be."""
 

@@ -25,11 +25,12 @@ from tests.fuzz.outcome import FINDINGS, Outcome
 
 __all__ = ["State", "run_cases", "single", "summary"]
 
-KINDS = ("sources", "texts", "calls", "integers")
+KINDS = ("sources", "texts", "calls", "integers", "sequences", "fresh")
 MEMORY = 6 << 30
 """Bytes of address space of a process."""
 PATIENCE = 90.0
-"""Seconds until a process that does not answer is ended: much more than a case may take of its own time."""
+"""Seconds until a process that does not answer is ended: much more than a case may take of its own time. A kind may
+have its own."""
 CASES_A_PROCESS = 400
 """Then a fresh one takes its place, so that nothing that piles up counts."""
 
@@ -131,6 +132,7 @@ class _Worker:
 
 def run_cases(state: State, count: int, jobs: int) -> Iterator[tuple[int, Outcome]]:
     """Run the cases 0 to `count` - 1 that `state` does not know, and add them to it."""
+    patience = getattr(_module(state.kind), "PATIENCE", PATIENCE)
     todo = iter([case for case in range(count) if case not in state.outcomes])
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([f"tests.fuzz.{kind}" for kind in KINDS] + ["tests.fuzz.preload"])
@@ -156,7 +158,7 @@ def run_cases(state: State, count: int, jobs: int) -> Iterator[tuple[int, Outcom
         while workers:
             ready = wait([w.pipe for w in workers], timeout=1.0)
             for worker in list(workers):
-                late = time.monotonic() - worker.since > PATIENCE
+                late = time.monotonic() - worker.since > patience
                 if worker.pipe not in ready and not late:
                     continue
                 case = worker.case
@@ -165,7 +167,7 @@ def run_cases(state: State, count: int, jobs: int) -> Iterator[tuple[int, Outcom
                 else:
                     worker.process.kill()
                     worker.process.join()
-                    outcome = Outcome("hang", f"no answer within {PATIENCE:.0f} s")
+                    outcome = Outcome("hang", f"no answer within {patience:.0f} s")
                 state.add(case, outcome)
                 begin(worker)
                 yield case, outcome

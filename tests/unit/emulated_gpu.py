@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,16 +14,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tiledsl.gemm import call, workspace
+from tiledsl import meaning
+from tiledsl.gemm import call, grouped_call, workspace
+from tiledsl.ir.abi import AbiArg
+from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime import driver
+from tiledsl.runtime.arrays import NUMPY_NAMES
 from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.runtime.driver import Device, Driver
-from tiledsl.runtime.launch import overlap_windows
+from tiledsl.runtime.launch import FORMATS, ArgumentBuffer, LaunchPlan, Shape, overlap_windows
 
-__all__ = ["EmulatedDriver", "FakeCupy", "FakeExporter", "FakeTorch", "aligned", "install"]
+__all__ = ["EmulatedDriver", "FakeCupy", "FakeExporter", "FakeTorch", "aligned", "clear_caches", "install"]
 
-NAMES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32, "uint8": np.uint8}
+NAMES: dict[str, Any] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NUMPY_NAMES}
+"""By the names of torch, NumPy's dtypes."""
 
 
 def aligned(array: Any, shift: int = 0) -> Any:
@@ -85,6 +92,11 @@ class EmulatedDriver(Driver):
     def capture_id(self, stream: int) -> int:
         return self.capture
 
+    def launch(self, emulate: Any, *given: int) -> tuple[int]:
+        """As cuLaunchKernel, whose last arguments are the stream, the parameters, and 0."""
+        emulate(*given[-3:-1])
+        return (0,)
+
     def wait_for(self, stream: int, other: int) -> None:
         self.waits.append((stream, other))
 
@@ -94,34 +106,38 @@ WRITTEN["residues_of_both"] = "Y", "W", "moduli"
 """What kernels write that are launched before a product."""
 
 
-class EmulatedPlan:
-    """Stands in for `LaunchPlan`: runs the kernel on the emulator, on the arrays at the addresses that it gets."""
+class EmulatedPlan(LaunchPlan):
+    """A launch plan whose kernel runs on the emulator, on the arrays at the addresses and with the scalars that the
+    launch has packed for the driver."""
 
     def __init__(self, dispatcher: Dispatcher, arguments: Arguments) -> None:
-        self._dispatcher, self._of = dispatcher, arguments
-        signature = dispatcher.signature
-        names = tuple(arguments.present)
-        self.arguments = SimpleNamespace(pointers=names, scalars=tuple(p.name for p in signature.scalars))
-        self.written = WRITTEN.get(signature.name, ("C",))
-        self.windows = overlap_windows(names, arguments.present, self.written)
+        signature, self._dispatcher, self._of = dispatcher.signature, dispatcher, arguments
+        self._abi = [AbiArg("pointer", name, info.dtype) for name, info in arguments.present.items()]
+        self._abi += [AbiArg("scalar", param.name, param.dtype) for param in signature.scalars]
+        written = WRITTEN.get(signature.name, ("C",))
+        buffer = ArgumentBuffer(self._abi, {}, {})
+        windows = overlap_windows(buffer.pointers, arguments.present, written)
+        shape = Shape((1, 1, 1), (1, 1, 1), 0)
+        super().__init__(driver.driver(), signature.name, 0, self._emulate, shape, buffer, windows, None, written)
 
-    def run(self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: Any = ()) -> bool:
+    def _emulate(self, stream: int, params: int) -> None:
+        slots = (ctypes.c_void_p * len(self._abi)).from_address(params)
+        given = {of.name: _unpacked(of, at) for of, at in zip(self._abi, slots, strict=True)}
+        pointers = tuple(given[name] for name in self.arguments.pointers)
         infos = {
-            name: replace(info, pointer=at, device=-1, owner=(self,))
-            for (name, info), at in zip(self._of.present.items(), pointers, strict=True)
+            name: replace(info, pointer=given[name], device=-1, owner=(self,))
+            for name, info in self._of.present.items()
         }
-        given = dict(zip(self.arguments.scalars, scalars, strict=True))
-        gpu: Any = driver.driver()
-        gpu.launched.append((self._dispatcher.signature.name, stream, pointers))
-        self._dispatcher.run({**self._of.given, **infos, **given}, "emulator")
-        for tensor in tensors:
-            tensor.version += 1
-        return True
+        gpu: Any = self.driver
+        gpu.launched.append((self.kernel, stream, pointers))
+        self._dispatcher.run({**self._of.given, **given, **infos}, "emulator")
 
-    def run_apart(self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: Any = ()) -> bool:
-        if any(low < pointers[j] - pointers[i] < high for i, j, low, high in self.windows):
-            return False
-        return self.run(stream, pointers, scalars, tensors)
+
+def _unpacked(of: AbiArg, at: Any) -> Any:
+    """Return the argument in the slot at this address, as the kernel sees it."""
+    code = "Q" if of.kind == "pointer" else FORMATS[of.dtype.name]
+    (value,) = struct.unpack("<" + code, ctypes.string_at(at, 8))
+    return float(np.uint16(value).view(numpy_dtype(of.dtype))) if of.dtype.name == "bf16" and code != "Q" else value
 
 
 # -- arrays ------------------------------------------------------------------------------------------------
@@ -150,6 +166,12 @@ class FakeTorch:
 
     def get_device(self) -> int:
         return self.device.index
+
+    def __getitem__(self, index: Any) -> FakeTorch:
+        return FakeTorch(self.array[index], self.device.index)
+
+    def swapaxes(self, one: int, other: int) -> FakeTorch:
+        return FakeTorch(self.array.swapaxes(one, other), self.device.index)
 
     def untyped_storage(self) -> Any:
         return SimpleNamespace(resize_=lambda size: None)
@@ -188,6 +210,23 @@ class FakeExporter:
         return self.array.__dlpack__()
 
 
+WITH_CACHES = "tiledsl.gemm.", "tests.fuzz.sequence_kernels"
+"""How the names of modules begin whose kernels and functions remember calls."""
+
+
+def clear_caches() -> None:
+    """Forget all calls: what `gemm` and its kind have planned, the launch plans of their kernels, and all choices. Code
+    that was compiled is kept."""
+    for module in (call, grouped_call, meaning):
+        module._KNOWN.clear()
+    for name, module in list(sys.modules.items()):
+        for value in list(vars(module).values()) if name.startswith(WITH_CACHES) else ():
+            if isinstance(value, TileKernel):
+                value.dispatcher.launcher.plans.clear()
+            elif hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
 def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
     """Make `gpu` the driver, with stand-ins for torch, whose current stream is 7, and CuPy, whose stream is 9. Returns
     torch's."""
@@ -199,11 +238,9 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
 
     patch.setattr(Dispatcher, "_launch_plan", launch_plan)
     patch.setattr(Dispatcher, "is_loaded", lambda self, values: self.signature.name in gpu.loaded)
-    patch.setattr(call, "_KNOWN", {})
-    for name, module in list(sys.modules.items()):
-        for kernel in vars(module).values() if name.startswith("tiledsl.gemm.") else ():
-            if isinstance(kernel, TileKernel):
-                kernel.dispatcher.launcher.plans.clear()
+    for module in (call, grouped_call):
+        patch.setattr(module, "_KNOWN", {})
+    clear_caches()
     patch.setattr(workspace, "_ALL", {})
     patch.setattr(workspace, "_GRAPHS", {})
 

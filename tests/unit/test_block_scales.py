@@ -469,7 +469,6 @@ def test_the_step_of_the_gallery(capsys: pytest.CaptureFixture[str]) -> None:
 def test_later_calls_only_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, slow = EmulatedDriver(), []
     install(monkeypatch, gpu)
-    monkeypatch.setattr("tests.unit.emulated_gpu.NAMES", NAMES)
     slowly = call._call  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(call, "_call", lambda *given: slow.append(given) or slowly(*given))
     for seed in range(3):
@@ -501,8 +500,6 @@ def test_scales_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KernelArgumentError, match="A is in the memory of GPU 0, but scale_a in host memory"):
         gemm(left, right, FakeTorch(np.zeros((40, 150), F32)), **given)
 
-
-NAMES = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float32": F32, "uint8": np.uint8}
 
 # -- refused ---------------------------------------------------------------------------------------------------
 

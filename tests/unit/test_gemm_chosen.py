@@ -73,6 +73,8 @@ def test_the_first_of_the_ranking_is_what_is_chosen(size: tuple[int, int, int, i
     ("arguments", "message"),
     [
         (["64", "--format", "q8"], "gemm takes no 'q8'\n  fix: give one of f32, "),
+        (["64", "--format", "f64"], "precision='i8x15'"),
+        (["64", "--format", "f64", "--arch", "sm_80"], "precision='i8x15'"),
         (["64", "--arch", "sm_1"], "sm_1"),
         (["64", "--top", "0"], "--processors and --top are 1 or more"),
         (["64", "--format", "f32", "--out", "bf16"], "a C of bf16 for A and B of f32"),

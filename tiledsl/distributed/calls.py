@@ -14,7 +14,7 @@ from tiledsl.gemm.plan import ALIGNED
 from tiledsl.gemm.prepared import Launch, launch_of, run_launch
 from tiledsl.gemm.sharded import SMALL, SOMEWHERE, Copy, Sharded, consts_of, gathered, reduced, room_of, scattered
 from tiledsl.ir.types import BF16, F16, DType
-from tiledsl.signatures.specialize import Called, argument_error
+from tiledsl.signatures.specialize import Called, argument_error, const_identity
 
 DTYPES: dict[Any, DType] = {torch.bfloat16: BF16, torch.float16: F16}
 """What the overlapped kernels multiply."""
@@ -23,6 +23,7 @@ FEW = 64
 LIMIT = 4096
 """Kinds of calls that are kept."""
 GATHER, SCATTER, REDUCE = Called("all_gather_gemm"), Called("gemm_reduce_scatter"), Called("gemm_all_reduce")
+_CONTIGUOUS = torch.contiguous_format
 _capturing, _raw_stream = torch._C._cuda_isCurrentStreamCapturing, torch._C._cuda_getCurrentRawStream
 
 
@@ -84,7 +85,8 @@ def _known(call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any)
             call.name,
             A.dtype, A.shape, A.stride(), A.data_ptr() % ALIGNED, A.get_device(),
             B.dtype, B.shape, B.stride(), B.data_ptr() % ALIGNED, B.get_device(),
-            None if bias is None else (bias.dtype, bias.shape, bias.stride(), bias.get_device()), epilogue,
+            None if bias is None else (bias.dtype, bias.shape, bias.stride(), bias.get_device()),
+            const_identity(epilogue),
         )  # fmt: skip
         return ranks.known[key]
     except (KeyError, AttributeError):
@@ -139,7 +141,8 @@ class Overlapped:
         if gathers:
             ranks.begin_to_send(stream)
             ranks.send(at, copies)
-        at_bias = 0 if bias is None else bias.contiguous().data_ptr()
+        added = bias if bias is None else _aligned(bias)
+        at_bias = 0 if added is None else added.data_ptr()
         run_launch(launch, stream, (at, right.data_ptr(), C.data_ptr(), at_bias, told, base, base, base))
         if gathers:
             ranks.join(stream)
@@ -162,6 +165,11 @@ def _in_rows(A: Any) -> Any:
     m, k = A.shape
     wide = padded(k, A.element_size())
     return A if A.stride() == (wide, 1) and A.data_ptr() % ALIGNED == 0 else A.new_empty(m, wide)[:, :k].copy_(A)
+
+
+def _aligned(bias: Any) -> Any:
+    """The bias, or a copy, contiguous and aligned as the launch was planned."""
+    return bias if bias.stride() == (1,) and bias.data_ptr() % ALIGNED == 0 else bias.clone(memory_format=_CONTIGUOUS)
 
 
 def _readable(B: Any) -> Any:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kernel(parser, optional=True)
     parser.add_argument("--gemm", nargs="+", type=parse_size, metavar="[BATCHx]MxNxK", help="what gemm launches")
     parser.add_argument("--format", default="bf16", metavar="bf16", help="with --gemm: dtype of A and B")
-    parser.add_argument("--out", metavar="f32", help="with --gemm: dtype of C, that of A and B unless given")
+    parser.add_argument("--out", metavar="f32", help="with --gemm: dtype of C (default: what gemm makes)")
     stored = "with --gemm: how A and B are stored, N in rows, T transposed"
     parser.add_argument("--stored", choices=LAYOUTS, default="NN", help=stored)
     parser.add_argument("-o", "--output", metavar="FOLDER", required=True)
@@ -59,8 +59,7 @@ def export_kernel(kernel: TileKernel, arch: str, settings: dict[str, Any], folde
 def export_products(sizes: Sequence[Sequence[int]], settings: argparse.Namespace, folder: Path) -> str:
     """Export the kernels that `gemm` launches for products of these sizes. Returns what was written."""
     checked_arch(settings.arch)
-    out = settings.out or settings.format
-    kernels, asked = products(sizes, settings.format, out, settings.stored, settings.arch)
+    kernels, asked = products(sizes, settings.format, settings.out, settings.stored, settings.arch)
     return write(kernels, asked, folder)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tiledsl.export.manifest import Exported, compiled_for
-from tiledsl.gemm.operands import dtype_named
+from tiledsl.gemm.asked import asked_format
 from tiledsl.gemm.prepared import SOMEWHERE, planned
 from tiledsl.gemm.steps import BIAS, ROOM, ZEROS, Place
 from tiledsl.gemm.warm_up import operands_of
@@ -16,14 +16,15 @@ MEMORIES = {0: "A", 1: "B", 2: "C", BIAS: "bias", ROOM: "workspace", ZEROS: "zer
 
 
 def products(
-    sizes: Iterable[Sequence[int]], dtype: Any, out: Any, layout: str, arch: str
+    sizes: Iterable[Sequence[int]], dtype: str, out: str | None, layout: str, arch: str
 ) -> tuple[list[Exported], list[dict[str, Any]]]:
     """The kernels of all these products, each once, and for each product its launches in order.
 
     sizes: (m, n, k), or (batch, m, n, k). layout: how A and B are stored, as in `warmup`. A launch names its kernel,
     and for each tensor its memory: A, B, C, the workspace, or memory that is zero before and after each product.
     """
-    wanted, result = dtype_named(dtype), dtype_named(out)
+    format, result = asked_format("export", dtype, out)
+    wanted = format.a
     kernels: dict[str, Exported] = {}
     found: list[dict[str, Any]] = []
     for size in sizes:

@@ -13,24 +13,25 @@ from typing import Any
 
 from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
-from tiledsl.gemm.formats import RESIDUES, WHOLE, check_factors
+from tiledsl.gemm.formats import WHOLE, check_factors, checked_factors, factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
 from tiledsl.gemm.prepared import Prepared, planned, prepare
 from tiledsl.gemm.steps import GRAIN
-from tiledsl.ir.types import BF16, F32, F64, I32
+from tiledsl.ir.types import BF16, I32
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import is_torch
 from tiledsl.runtime.dispatch import in_order, launch_stream, place_of
 from tiledsl.runtime.driver import driver
 from tiledsl.runtime.launch import count_versions
-from tiledsl.signatures.signature import ScalarParam
-from tiledsl.signatures.specialize import argument_error, check_scalar, const_identity
+from tiledsl.signatures.specialize import argument_error, const_identity
 
 __all__ = ["gemm"]
 
 _KNOWN: dict[Any, Prepared] = {}
 LIMIT = 4096
 """Most products that are kept, so that shapes that keep changing do not fill the memory."""
+LOW, HIGH = -(2.0**-126), 2.0**-126
+"""Factors between these may round to 0; all others do not, and only whether they are 0 matters for a key."""
 EMULATED = "sm_90a", 132
 """What the emulator is taken for: an H200, of which it gives the bits."""
 _raw_stream: Any = None
@@ -93,12 +94,15 @@ def gemm(
         at_a, at_b, at_c = A.data_ptr(), B.data_ptr(), 0 if C is None else C.data_ptr()
         at_bias = 0 if bias is None else bias.data_ptr()
         at_scales = (0, 0) if scale_a is None else (scale_a.data_ptr(), scale_b.data_ptr())
+        scale, add = alpha, beta
+        if (alpha < HIGH and alpha > LOW) or (beta and beta < HIGH and beta > LOW):
+            scale, add = factors(alpha, beta, precision)
         key = (
             A.dtype, A.shape, A.stride(), at_a & 15, A.get_device(),
             B.dtype, B.shape, B.stride(), at_b & 15, B.get_device(),
             out_dtype if C is None else (C.dtype, C.shape, C.stride(), at_c & 15, C.get_device(), out_dtype),
             None if bias is None else (bias.dtype, bias.shape, bias.stride(), at_bias & 15, bias.get_device()),
-            alpha.__class__, alpha != 0, beta.__class__, beta != 0,
+            alpha.__class__, not scale, beta.__class__, not add,
             plain if epilogue is plain else const_identity(epilogue),
             batch_invariant, device, precision,
             None if scale_a is None and scale_b is None else (_layout(scale_a), _layout(scale_b)),
@@ -106,11 +110,11 @@ def gemm(
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: `_call` says what
         at_a = at_b = at_c = at_bias = 0
-        at_scales = 0, 0
+        at_scales, scale, add = (0, 0), alpha, beta
     if (
         known is not None
         and (C is None or not C.requires_grad or not _grad_enabled())
-        and (not known.whole or (alpha % 1 == 0 and beta % 1 == 0 and max(abs(alpha), abs(beta)) <= WHOLE))
+        and (not known.whole or (scale % 1 == 0 and add % 1 == 0 and max(abs(scale), abs(add)) <= WHOLE))
     ):
         on = _raw_stream(known.device) if stream is None else stream_handle(stream)
         result, written = C, (C,)
@@ -120,11 +124,11 @@ def gemm(
         single, pick = known.single, known.pick
         if single is not None:
             pointers = (at_a, at_b, at_c) if pick is None else pick((at_a, at_b, at_c, at_bias, *at_scales))
-            if single.run_apart(on, pointers, (alpha, beta, *known.rest), written):
+            if single.run_apart(on, pointers, (scale, add) + known.rest, written):  # noqa: RUF005 - it is faster
                 return result
         else:
             captured = result if stream is None and _capturing() else None
-            if known.run(on, (at_a, at_b, at_c, at_bias, *at_scales), alpha, beta, captured, apart=True):
+            if known.run(on, (at_a, at_b, at_c, at_bias, *at_scales), scale, add, captured, apart=True):
                 _count(written)
                 return result
     return _call(
@@ -145,8 +149,7 @@ def _call(
     batch_invariant: bool, stream: Any, device: Any, key: Any,
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
-    kind = F64 if precision in RESIDUES else F32
-    alpha, beta = (check_scalar(GEMM, ScalarParam(n, kind), v) for n, v in (("alpha", alpha), ("beta", beta)))
+    alpha, beta = checked_factors(GEMM, alpha, beta, precision)
     if bias is not None and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue

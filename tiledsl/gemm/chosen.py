@@ -15,12 +15,11 @@ from typing import Any
 
 from tiledsl.arch import TARGETS
 from tiledsl.errors import UsageError
+from tiledsl.gemm.asked import asked_format
 from tiledsl.gemm.choice import Variant, ranked
 from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.ffma_choice import ranked_f32
-from tiledsl.gemm.formats import FORMATS
 from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.operands import dtype_named
 from tiledsl.gemm.plan import Plan, Problem, choice_as_two, choice_of, choice_of_f32, plan
 from tiledsl.gemm.steps import problem_of
 from tiledsl.gemm.warm_up import operands_of
@@ -41,7 +40,7 @@ BOUNDS = "the longest of compute, memory and L2 counts, and a little of the othe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sizes", nargs="+", type=parse_size, metavar="[BATCHx]MxNxK")
     parser.add_argument("--format", default="bf16", help="dtype of A and B; bf16 unless given")
-    parser.add_argument("--out", help="dtype of C; that of A unless given")
+    parser.add_argument("--out", help="dtype of C (default: what gemm makes)")
     parser.add_argument("--stored", choices=LAYOUTS, default="NN", help="A and B: N in rows, T transposed")
     parser.add_argument("--bias", action="store_true", help="with a bias or an epilogue")
     parser.add_argument("--add-c", action="store_true", help="with a beta that is not 0")
@@ -54,17 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print."""
-    format = FORMATS.get((arguments.format, arguments.format))
-    if format is None:
-        known = ", ".join(a for a, b in FORMATS if a == b)
-        raise UsageError(f"choose: gemm takes no {arguments.format!r}\n  fix: give one of {known}")
+    format, out = asked_format("choose", arguments.format, arguments.out)
     if arguments.processors < 1 or arguments.top < 1:
         raise UsageError("choose: --processors and --top are 1 or more\n  fix: leave them out")
     checked_arch(arguments.arch)
-    out = dtype_named(arguments.out) if arguments.out else format.results[0]
-    if out not in format.results:
-        possible = ", ".join(result.name for result in format.results)
-        raise UsageError(f"choose: a C of {out} for {format}\n  fix: give one of {possible}")
     found: list[dict[str, Any]] = []
     for numbers in arguments.sizes:
         of = operands_of(numbers, (format.a, format.b, out), arguments.stored, arguments.bias, arguments.bias, 0)

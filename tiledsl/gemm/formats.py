@@ -6,11 +6,13 @@ in shared memory, has 128 bytes whatever they are.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, NamedTuple
 
 from tiledsl.ir.types import BF16, DTYPES, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
 from tiledsl.layout.wgmma import WGMMA
-from tiledsl.signatures.specialize import argument_error
+from tiledsl.signatures.signature import ScalarParam
+from tiledsl.signatures.specialize import Named, argument_error, check_scalar
 
 
 class Split(NamedTuple):
@@ -157,6 +159,29 @@ def format_of(
     if vectors:
         return found._replace(sums=F32, results=FROM_SCALED)
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
+
+
+_F32, _F64 = Struct("<2f"), Struct("<2d")
+
+
+def factors(alpha: Any, beta: Any, precision: str | None) -> tuple[float, float]:
+    """Return alpha and beta as kernels get them: rounded to f32, or to f64 for products by residues.
+
+    The key of a call and its plan both read these, so they agree on which factors are 0.
+
+    Raises:
+        Exception: One of them is no number, or too large. `checked_factors` explains it.
+    """
+    packed = _F64 if precision in RESIDUES else _F32
+    return packed.unpack(packed.pack(alpha, beta))
+
+
+def checked_factors(call: Named, alpha: Any, beta: Any, precision: str | None) -> tuple[float, float]:
+    """Return `factors`. Raise KernelArgumentError, which names `call`, unless both are numbers in range."""
+    kind = F64 if precision in RESIDUES else F32
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        check_scalar(call, ScalarParam(name, kind), value)
+    return factors(alpha, beta, precision)
 
 
 def check_factors(call: Any, format: Format, c: DType, alpha: float, beta: float) -> None:

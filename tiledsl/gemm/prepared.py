@@ -105,12 +105,17 @@ def launch_of(step: Step, addresses: Sequence[int], device: int) -> Launch:
     values = step.values(addresses, device)
     made = step.kernel.dispatcher.prepared(values)
     places = [step.arrays[name] for name in made.arguments.pointers]
-    pick = itemgetter(*(place.memory for place in places))
+    pick = _picks([place.memory for place in places])
     offsets = [place.offset for place in places]
     given = 2 if step.scaled else 0  # alpha and beta come first
     assert made.arguments.scalars[:given] == ("alpha", "beta")[:given], f"{step.kernel.name}: alpha, beta, then others"
     rest = tuple(values[name] for name in made.arguments.scalars[given:])
     return made, pick, offsets if any(offsets) else None, step.scaled, rest
+
+
+def _picks(memories: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """Return what makes a tuple of the addresses of these memories, also of one: `itemgetter` has no tuple of one."""
+    return itemgetter(*memories) if len(memories) > 1 else lambda addresses: tuple(addresses[at] for at in memories)
 
 
 def planned(of: Operands, beta: float, epilogue: Any, arch: str, processors: int = 132) -> Steps:

@@ -10,7 +10,7 @@ from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
 from tiledsl.errors import short_traceback
 from tiledsl.gemm.epilogue import add_bias, plain
-from tiledsl.gemm.formats import format_of
+from tiledsl.gemm.formats import checked_factors, format_of
 from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, shapes_of_scales, stream_handle
 from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
@@ -47,8 +47,9 @@ def warmup(
     shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. dtype_b: of B, if it differs.
     layouts: how A and B are stored: N in rows, T transposed; "NT" is a B whose columns are contiguous. scales: calls
     pass scale_a and scale_b, each stored like what it scales. precision, beta, bias, epilogue, batch_invariant: as
-    calls will pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else
-    CuPy's, else the default stream. Arrays are taken to be contiguous and aligned to 16 bytes.
+    calls will pass them; any beta that does not round to 0 stands for all. stream: that of the calls, by default
+    torch's current one, else CuPy's, else the default stream. Arrays are taken to be contiguous, and aligned to 16
+    bytes.
 
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
     compiled by several processes.
@@ -56,6 +57,7 @@ def warmup(
     a = dtype_named(dtype)
     b = a if dtype_b is None else dtype_named(dtype_b)
     format = format_of(GEMM, a, b, precision, epilogue is not plain, scales)
+    _, beta = checked_factors(GEMM, 1.0, beta, precision)
     out = format.results[0] if out_dtype is None else dtype_named(out_dtype)
     if out not in format.results:
         possible = ", ".join(found.name for found in format.results)

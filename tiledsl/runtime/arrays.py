@@ -231,12 +231,57 @@ def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:
         return True
 
 
+SEARCHED = 10_000
+"""Differences of indices that `self_overlapping` looks at before it takes an array for overlapping."""
+
+
 def self_overlapping(info: ArrayInfo) -> bool:
-    """True if two indices reach the same element, as in a broadcast array (exact for nested strides)."""
-    axes = sorted((abs(s), n) for n, s in zip(info.shape, info.strides, strict=True) if n > 1)
-    reach = 0
-    for stride, extent in axes:
-        if stride <= reach:
+    """Return True if two indices reach the same element, as in a broadcast array.
+
+    This is exact for up to two axes, and for strides that nest. With more axes whose strides do not, it is exact as far
+    as a bounded search finds an end; else the array is taken for overlapping.
+    """
+    axes = sorted(((abs(s), n - 1) for n, s in zip(info.shape, info.strides, strict=True) if n > 1), reverse=True)
+    if any(stride == 0 for stride, _ in axes):
+        return True
+    rest = [sum(stride * most for stride, most in axes[i + 1 :]) for i in range(len(axes))]
+    if all(stride > reach for (stride, _), reach in zip(axes, rest, strict=True)):
+        return False
+    return _meets(axes, 0, False, [SEARCHED])
+
+
+def _meets(axes: list[tuple[int, int]], offset: int, moved: bool, left: list[int]) -> bool:
+    """Return True if `offset` and steps along `axes` add up to 0, and not all of these are 0 unless `moved`.
+
+    Args:
+        axes: The stride of each axis, positive and decreasing, and how many steps it has in either direction.
+        offset: What the steps along other axes have added up to.
+        moved: Whether one of these was not 0.
+        left: How many more steps may be tried. If none are left, the result is True.
+    """
+    if len(axes) <= 2:
+        return _two_meet(*axes, *[(1, 0)] * (2 - len(axes)), offset, moved)
+    (stride, most), rest = axes[0], axes[1:]
+    reach = sum(step * count for step, count in rest)
+    # The step that is negative is another one's mirror image, unless others have moved.
+    low = max(-most if moved else 0, -((offset + reach) // stride))
+    for step in range(low, min(most, (reach - offset) // stride) + 1):
+        left[0] -= 1
+        if left[0] < 0 or _meets(rest, offset + step * stride, moved or step != 0, left):
             return True
-        reach += stride * (extent - 1)
     return False
+
+
+def _two_meet(first: tuple[int, int], second: tuple[int, int], offset: int, moved: bool) -> bool:
+    """Do as `_meets` with two axes: x and y with x * stride + y * other = -offset, both within their bounds."""
+    (stride, most), (other, most_of_other) = first, second
+    divisor = math.gcd(stride, other)
+    if offset % divisor:
+        return False
+    # All solutions: x + i * period and y - i * (stride / divisor), of which those within the bounds are counted.
+    period, back = other // divisor, stride // divisor
+    x = -offset // divisor * pow(back, -1, period) % period
+    y = -(offset + x * stride) // other
+    low = max(-((most + x) // period), -((most_of_other - y) // back))
+    high = min((most - x) // period, (most_of_other + y) // back)
+    return high - low + 1 > (0 if moved else 1)
