@@ -134,10 +134,8 @@ def format_of(
         raise argument_error(
             call, message, "leave them out: alpha, or an epilogue function, scales any result", code="C802"
         )
+    check_precision(call, precision)
     if precision is not None:
-        if precision not in PRECISIONS:
-            message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
-            raise argument_error(call, message, "leave it out, for products of the dtypes of A and B", code="C805")
         possible = PRECISIONS[precision]
         if not {a, b} <= {*possible}:
             names = " or ".join(map(str, possible))
@@ -157,6 +155,13 @@ def format_of(
     if vectors:
         return found._replace(sums=F32, results=FROM_SCALED)
     return found._replace(results=CONVERTED) if found.sums == I32 and epilogue else found
+
+
+def check_precision(call: Any, precision: Any) -> None:
+    """Raise KernelArgumentError unless it is None or a name that calls give."""
+    if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
+        message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
+        raise argument_error(call, message, "leave it out, for products of the dtypes of A and B", code="C805")
 
 
 def check_factors(call: Any, format: Format, c: DType, alpha: float, beta: float) -> None:

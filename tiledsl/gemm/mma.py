@@ -62,7 +62,7 @@ from tiledsl import (
 from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
 from tiledsl.gemm.bands import in_bands
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias
 from tiledsl.gemm.hopper_tiles import as_stored, matrix, stored_by_tma
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
 from tiledsl.gemm.mma_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
@@ -243,7 +243,7 @@ def mma_fastest(
     STAGES: const = 4,
     GROUP: const = 8,
     TMA: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     assert GROUP > 0, f"a band has GROUP rows of tiles: 1 or more, got {GROUP}"
     product, kind = PRODUCTS[A.dtype]

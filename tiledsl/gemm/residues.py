@@ -40,7 +40,7 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import J, K, L, M, N, P, Q
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias
 from tiledsl.gemm.formats import Residues
 from tiledsl.gemm.pad import J2, K2, M2
 from tiledsl.gemm.planes import ROWS, STEP, VEC, WARPS, blocks, by_columns, inverse, lines_of, places_of
@@ -228,7 +228,7 @@ def combined(
     *,
     COUNT: const = 15,
     ADD_C: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
     EARLY: Const[bool] = False,
 ):
     """C = EPILOGUE(alpha times the numbers that have these residues, times both scales, + beta C). Without planes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, overload
 
 from tiledsl.lang.dim import Dim
@@ -81,8 +82,8 @@ def cdiv(a: index | type[Dim], b: index | int | type[Dim]) -> index: ...
 @overload
 def cdiv(a: int, b: index | type[Dim]) -> index: ...
 def cdiv(a: Any, b: Any) -> Any:
-    """``a / b`` rounded up, for positive b: how many pieces of size b cover a. On Python ints it
+    """``a / b`` rounded up, for positive b: how many pieces of size b cover a. On integers of Python and NumPy it
     works in plain Python too."""
-    if type(a) is int and type(b) is int:
-        return -(-a // b)
+    if isinstance(a, Integral) and isinstance(b, Integral) and not isinstance(a, bool) and not isinstance(b, bool):
+        return -(-int(a) // int(b))
     raise only_in_kernel("cdiv() of run-time values")
