@@ -18,7 +18,7 @@ from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe, is_ndarray, is_torch
-from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, is_numpy_scalar
+from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, is_numpy_scalar, looking_at
 
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
@@ -99,10 +99,11 @@ def described(
 
 def dtype_named(value: Any, call: Named = GEMM) -> DType:
     """Return the dtype that `value` names: "bf16", or one of torch, NumPy or this language. call: what errors name."""
-    found = getattr(value, "ir", value)
-    if not isinstance(found, DType):
-        text = str(getattr(value, "__name__", value)).removeprefix("torch.")
-        found = DTYPES.get(NUMPY_NAMES.get(text, text))
+    with looking_at(call, "the dtype", value, "a dtype", 'pass "f32", for example'):
+        found = getattr(value, "ir", value)
+        if not isinstance(found, DType):
+            text = str(getattr(value, "__name__", value)).removeprefix("torch.")
+            found = DTYPES.get(NUMPY_NAMES.get(text, text))
     if found is None or found.name not in NAMES:
         raise argument_error(
             call, f"the dtype {value!r} is none of {', '.join(NAMES)}", 'pass "f32", for example', code="C802"
@@ -117,14 +118,16 @@ def stream_handle(stream: Any, call: Named = GEMM) -> int:
         return stream
     if is_numpy_scalar(stream):
         return integer(call, "stream", stream)
-    for name in ("cuda_stream", "ptr"):
-        handle = getattr(stream, name, None)
-        if isinstance(handle, int):
-            return handle
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
+    fix = "pass its handle as an int, or a stream of torch or CuPy"
+    with looking_at(call, "stream", stream, "a CUDA stream", fix):
+        for name in ("cuda_stream", "ptr"):
+            handle = getattr(stream, name, None)
+            if isinstance(handle, int):
+                return handle
+        if hasattr(stream, "__cuda_stream__"):
+            return int(stream.__cuda_stream__()[1])
     message = f"stream is a {type(stream).__name__}; expected a CUDA stream"
-    raise argument_error(call, message, "pass its handle as an int, or a stream of torch or CuPy", code="C805")
+    raise argument_error(call, message, fix, code="C805")
 
 
 def _shape_of_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

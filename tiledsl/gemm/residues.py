@@ -40,7 +40,7 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import J, K, L, M, N, P, Q
-from tiledsl.gemm.epilogue import Epilogue, add_bias
+from tiledsl.gemm.epilogue import Epilogue, add_bias, applied
 from tiledsl.gemm.formats import Residues
 from tiledsl.gemm.pad import J2, K2, M2
 from tiledsl.gemm.planes import ROWS, STEP, VEC, WARPS, blocks, by_columns, inverse, lines_of, places_of
@@ -257,6 +257,6 @@ def combined(
                 old = C.get(of, row, column + j, vec=vec * C.dtype.bytes)
                 for i in unroll(vec):
                     total[j + i] = beta * old[i].to(f64) + total[j + i]
-        y = EPILOGUE(total.to(C.dtype), bias, columns.to(index))
+        y = applied(EPILOGUE, total.to(C.dtype), bias, columns.to(index))
         for j in unroll(0, AT_ONCE, vec):
             C.put(of, row, column + j, y[j : j + vec] if vec > 1 else y[j])

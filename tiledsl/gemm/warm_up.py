@@ -16,7 +16,7 @@ from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.driver import driver
-from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
+from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error, looking_at
 
 __all__ = ["operands_of", "warmup"]
 
@@ -69,7 +69,7 @@ def warmup(
         )
     layouts = _listed("layouts", layouts, f"some of {', '.join(LAYOUTS)}")
     for layout in layouts:
-        if layout not in LAYOUTS:
+        if not isinstance(layout, str) or layout not in LAYOUTS:
             message = f"layouts has {layout!r}; expected some of {', '.join(LAYOUTS)}"
             raise argument_error(WARMUP, message, 'pass layouts=("NN", "NT"), for example', code="C805")
     device = 0 if arch is not None else driver().current_device()
@@ -80,13 +80,14 @@ def warmup(
         for shape in _listed("shapes", shapes, "a list of (m, n, k)")
         for layout in layouts
     ]
+    on = None if stream is None else stream_handle(stream, WARMUP)
     if arch is not None:
         target_named(arch)
         _compile(products, beta, behind, arch)
         return
     gpu = driver()
     _compile(products, beta, behind, gpu.target_of(device), gpu.devices[device].processors)
-    on = _current_stream(device) if stream is None else stream_handle(stream, WARMUP)
+    on = _current_stream(device) if on is None else on
     capturing = gpu.capturing(on)
     for of in products:
         made = prepare(gpu, of, beta, behind, capturing)
@@ -97,10 +98,11 @@ def warmup(
 
 def _listed(name: str, values: Any, expected: str) -> list[Any]:
     """Return the items of an argument. Raises KernelArgumentError."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        message = f"{name} is {values!r}; expected {expected}"
-        raise argument_error(WARMUP, message, f"pass a list: {name}=[{values!r}]", code="C805")
-    return list(values)
+    with looking_at(WARMUP, name, values, expected, "pass a list"):
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            message = f"{name} is {values!r}; expected {expected}"
+            raise argument_error(WARMUP, message, "pass a list", code="C805")
+        return list(values)
 
 
 def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: Any) -> None:
