@@ -16,6 +16,7 @@ from tiledsl import html
 from tiledsl.accepted import Acceptance, comments, entry_of, read_baseline, write_baseline
 from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
+from tiledsl.integers import python_int
 from tiledsl.measure import expected_of, require_shape
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
@@ -185,6 +186,7 @@ class Asked:
     ) -> Asked:
         """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
         UsageError for the baseline."""
+        seed, seeds = python_int(seed), python_int(seeds)
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
             if value is not None and (type(value) is not int or value < least):
                 raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")

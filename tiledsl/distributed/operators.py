@@ -23,11 +23,12 @@ __all__ = ["all_gather_gemm", "gemm_all_reduce", "gemm_reduce_scatter"]
 
 
 def all_gather_gemm(A: Any, B: Any, bias: Any = None, epilogue: Any = None, *, group: Any = None) -> Any:
-    """epilogue(A' B + bias), where A' is the A of all ranks, one below the other.
+    """Return epilogue(A' B), where A' is the A of all ranks, one below the other.
 
     A: [m, K], B: [K, N], of bf16 or f16 (of other dtypes, and fewer than 64 rows, by NCCL); result: [ranks * m, N] of
-    their dtype. B, the bias (f32 [N]) and the epilogue are those of this rank. group: None is the default one. The bits
-    are those of one GPU by the same tile. A result of an epilogue function has no gradient.
+    their dtype. B, the bias (f32 [N]), and the epilogue, which adds the bias and by default nothing else, are those of
+    this rank. group: None is the default one. The bits are those of one GPU by the same tile. A result of an epilogue
+    function has no gradient.
 
     Raises KernelArgumentError, DeviceError.
     """
@@ -38,7 +39,7 @@ def all_gather_gemm(A: Any, B: Any, bias: Any = None, epilogue: Any = None, *, g
 
 
 def gemm_reduce_scatter(A: Any, B: Any, bias: Any = None, epilogue: Any = None, *, group: Any = None) -> Any:
-    """This rank's rows of epilogue(sum of A B over all ranks + bias).
+    """Return this rank's rows of epilogue(sum of A B over all ranks).
 
     A: [ranks * m, K], B: [K, N], the K of this rank; result: [m, N] of their dtype. The sums of the other ranks are
     rounded to it once, and added to those of this rank in f32, from the next rank on in turn. bias, epilogue and group

@@ -26,5 +26,7 @@ def add_bias(x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index]
 def applied(epilogue: Epilogue, x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index]) -> Fragment[Any]:
     """Apply an epilogue function, and refuse one that does not return as many elements as it gets."""
     y = epilogue(x, bias, column)
-    assert y.shape == x.shape, "an epilogue function returns a fragment of the shape of its first argument"
+    assert y is not None and y.shape == x.shape, (
+        "an epilogue function returns a fragment of the shape of its first argument"
+    )
     return y

@@ -12,18 +12,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.arguments import check_memory, described_bias, integer
+from tiledsl.gemm.arguments import check_memory, described_bias
 from tiledsl.gemm.formats import BLOCK, FORMATS, INTEGERS, NAMES, Format, Residues, Split, format_of
+from tiledsl.integers import python_int
 from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe, is_ndarray, is_torch
-from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, is_numpy_scalar, looking_at
+from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, looking_at
 
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 
 
+HANDLES = 1 << 64
+"""More than any handle of a CUDA stream."""
 GEMM = Called("gemm")
 """What errors name."""
 
@@ -114,10 +117,9 @@ def dtype_named(value: Any, call: Named = GEMM) -> DType:
 def stream_handle(stream: Any, call: Named = GEMM) -> int:
     """Return the handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`.
     call: what errors name."""
-    if type(stream) is int:
+    stream = python_int(stream)
+    if type(stream) is int and 0 <= stream < HANDLES:
         return stream
-    if is_numpy_scalar(stream):
-        return integer(call, "stream", stream)
     fix = "pass its handle as an int, or a stream of torch or CuPy"
     with looking_at(call, "stream", stream, "a CUDA stream", fix):
         for name in ("cuda_stream", "ptr"):
@@ -126,7 +128,8 @@ def stream_handle(stream: Any, call: Named = GEMM) -> int:
                 return handle
         if hasattr(stream, "__cuda_stream__"):
             return int(stream.__cuda_stream__()[1])
-    message = f"stream is a {type(stream).__name__}; expected a CUDA stream"
+    found = repr(stream) if type(stream) is int else f"a {type(stream).__name__}"
+    message = f"stream is {found}; expected a CUDA stream"
     raise argument_error(call, message, fix, code="C805")
 
 

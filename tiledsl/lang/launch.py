@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any, overload
 
+from tiledsl.integers import python_int
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Integer, index
 from tiledsl.lang.misuse import only_in_kernel
@@ -84,6 +84,7 @@ def cdiv(a: int, b: index | type[Dim]) -> index: ...
 def cdiv(a: Any, b: Any) -> Any:
     """``a / b`` rounded up, for positive b: how many pieces of size b cover a. On integers of Python and NumPy it
     works in plain Python too."""
-    if isinstance(a, Integral) and isinstance(b, Integral) and not isinstance(a, bool) and not isinstance(b, bool):
-        return -(-int(a) // int(b))
+    a, b = python_int(a), python_int(b)
+    if type(a) is int and type(b) is int:
+        return -(-a // b)
     raise only_in_kernel("cdiv() of run-time values")

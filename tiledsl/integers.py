@@ -1,0 +1,13 @@
+"""Integers that a caller passes on the host."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+__all__ = ["python_int"]
+
+
+def python_int(value: Any) -> Any:
+    """Return an integer of Python or NumPy as an int, and anything else, bools among it, as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
