@@ -10,4 +10,4 @@ __all__ = ["python_int"]
 
 def python_int(value: Any) -> Any:
     """Return an integer of Python or NumPy as an int, and anything else, bools among it, as it is."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return int(value) if type(value) is not bool and isinstance(value, Integral) else value

@@ -127,12 +127,14 @@ def of_groups(
     A: Any, B: Any, bounds: Any, C: Any = None, alpha: float = 1.0, bias: Any = None, epilogue: Any = None,
     scale_a: Any = None, scale_b: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """The reference of `grouped_gemm`, and of `masked_gemm` where bounds are counts of all rows."""
+    """The reference of `grouped_gemm` and `masked_gemm`, where rows from the counts on stay as they are."""
     pieces: list[Any] = []
     for g, matrix in enumerate(B):
         rows = g if A.ndim == 3 else slice(bounds[g], bounds[g + 1])
         scales = (None, None) if scale_a is None else (scale_a[rows], scale_b[g])
-        pieces.append(of_gemm(A[rows], matrix, None, alpha, 0.0, None if bias is None else bias[g], epilogue, *scales))
+        piece = of_gemm(A[rows], matrix, None, alpha, 0.0, None if bias is None else bias[g], epilogue, *scales)
+        masked = A.ndim == 3 and C is not None
+        pieces.append(np.where(np.arange(M)[:, None] < bounds[g], piece, C[g]) if masked else piece)
     return np.stack(pieces) if A.ndim == 3 else np.concatenate(pieces)
 
 
@@ -175,7 +177,7 @@ def calls_of_groups(product: Any, name: str, out: str, kind: str = "") -> Iterat
     """As `calls_of_gemm`, of `grouped_gemm` or `masked_gemm`."""
     rows, of_sizes, sizes = ((2 * M,), "offsets", [0, 3, 2 * M])
     if product is masked_gemm:
-        rows, of_sizes, sizes = ((GROUPS, M), "counts", [M, M])
+        rows, of_sizes, sizes = ((GROUPS, M), "counts", [M, 3])
     A, B, bias = numbers(name, *rows, K), numbers(name, GROUPS, K, N, seed=1), numbers("f32", GROUPS, N, seed=2)
     base, C = {"A": A, "B": B, of_sizes: np.array(sizes), **scales_of(kind, (GROUPS,), rows)}, numbers(out, *rows, N)
 
@@ -184,7 +186,8 @@ def calls_of_groups(product: Any, name: str, out: str, kind: str = "") -> Iterat
 
     yield Call(product, {**base, "C": C, "alpha": -2.0, "bias": bias, "epilogue": None}, reference, C.dtype)
     default = DTYPES["bf16" if name in ("e4m3", "e5m2") else name]
-    yield Call(product, {**base, "bias": bias, "epilogue": clamped}, reference, default)
+    every = {**base, "counts": np.array([M, M])} if product is masked_gemm else base
+    yield Call(product, {**every, "bias": bias, "epilogue": clamped}, reference, default)
     nothing = {**base, "A": missing(A), "B": missing(B), "alpha": 0, "C": missing(C)}
     nothing |= {name: missing(scale) for name, scale in scales_of(kind, (GROUPS,), rows).items()}
     yield Call(product, {**nothing, "bias": bias}, reference, C.dtype)

@@ -55,13 +55,18 @@ def epilogue_of(call: Named, epilogue: Any) -> Any:
     if epilogue is None or epilogue is add_bias:
         return None
     expected = "a tile function of (x, bias, column)"
-    if not isinstance(epilogue, TileFunction):
+    if not _is_tile_function(epilogue):
         message = f"epilogue is a {type(epilogue).__name__}; expected {expected}"
         raise argument_error(call, message, "decorate a def with @tile_function, or leave it out", code="C805")
     if not _takes_three(epilogue):
         message = f"epilogue is {epilogue.name}{inspect.signature(epilogue.fn)}; expected {expected}"
         raise argument_error(call, message, "give it these three parameters", code="C805")
     return epilogue
+
+
+def _is_tile_function(value: Any) -> bool:
+    """Return whether it is one."""
+    return isinstance(value, TileFunction)
 
 
 @lru_cache(256)

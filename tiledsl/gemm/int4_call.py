@@ -181,10 +181,11 @@ def int4_gemm(
     place_of(GEMM, device, "X", x.device)
     if 0 in (m, W.n):
         return result
-    if alpha == 0:  # nothing of it is read, nor of W
-        X = X[:, :0]
-        x = describe(GEMM, "X", X)
-    operand = X[None] if _read_by_tma(x) else aligned_copy(GEMM, X[None], -1, device)
+    read = X
+    if alpha == 0:  # nothing of it, nor of W
+        read = X[:, :0]
+        x = describe(GEMM, "X", read)
+    operand = read[None] if _read_by_tma(x) else aligned_copy(GEMM, read[None], -1, device)
     consts = choose_int4(m, W.n, x.shape[1], c.dtype.bytes)
     if behind is not None:
         consts = {**consts, "EPILOGUE": behind}

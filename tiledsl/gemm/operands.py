@@ -117,9 +117,9 @@ def dtype_named(value: Any, call: Named = GEMM) -> DType:
 def stream_handle(stream: Any, call: Named = GEMM) -> int:
     """Return the handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`.
     call: what errors name."""
-    stream = python_int(stream)
-    if type(stream) is int and 0 <= stream < HANDLES:
-        return stream
+    number = python_int(stream)
+    if type(number) is int and 0 <= number < HANDLES:
+        return number
     fix = "pass its handle as an int, or a stream of torch or CuPy"
     with looking_at(call, "stream", stream, "a CUDA stream", fix):
         for name in ("cuda_stream", "ptr"):
@@ -128,7 +128,7 @@ def stream_handle(stream: Any, call: Named = GEMM) -> int:
                 return handle
         if hasattr(stream, "__cuda_stream__"):
             return int(stream.__cuda_stream__()[1])
-    found = repr(stream) if type(stream) is int else f"a {type(stream).__name__}"
+    found = repr(number) if type(number) is int else f"a {type(stream).__name__}"
     message = f"stream is {found}; expected a CUDA stream"
     raise argument_error(call, message, fix, code="C805")
 

@@ -98,10 +98,10 @@ def warmup(
 
 def _listed(name: str, values: Any, expected: str) -> list[Any]:
     """Return the items of an argument. Raises KernelArgumentError."""
-    with looking_at(WARMUP, name, values, expected, "pass a list"):
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            message = f"{name} is {values!r}; expected {expected}"
-            raise argument_error(WARMUP, message, "pass a list", code="C805")
+    fix = "pass a list"
+    with looking_at(WARMUP, name, values, expected, fix):
+        if isinstance(values, str) or not hasattr(values, "__iter__"):
+            raise argument_error(WARMUP, f"{name} is {values!r}; expected {expected}", fix, code="C805")
         return list(values)
 
 
