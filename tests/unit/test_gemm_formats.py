@@ -157,7 +157,7 @@ def by_column(x: Fragment[Any], scales: Memory[Any] | None, column: Fragment[ind
     return x.to(f32) * scales.get(column) if scales is not None else x.to(f32)
 
 
-@pytest.mark.parametrize("format", ["tf32", "e4m3", "e5m2"])
+@pytest.mark.parametrize("format", ["tf32", "e4m3"])
 @pytest.mark.parametrize("size", [(70, 90, 64), (40, 48, 2048), (7, 200, 64)])
 def test_scaled_with_a_bias_and_an_epilogue(format: str, size: tuple[int, int, int]) -> None:
     m, n, k = size
@@ -165,7 +165,6 @@ def test_scaled_with_a_bias_and_an_epilogue(format: str, size: tuple[int, int, i
     C = numbers("bf16", m, n, seed=3)
     expected = np.maximum(0.5 * exact(A, B) - 2 * C.astype(np.float64) + bias, 0)
     assert equal(product(A, B, C, 0.5, -2.0, bias, relu_bias, format=format), expected)
-    assert equal(product(A, B, bias=bias, format=format), exact(A, B) + bias)
 
 
 @pytest.mark.parametrize("size", [(70, 96, 64), (33, 47, 61), (64, 48, 2048), (7, 200, 64)])
