@@ -1,6 +1,9 @@
-"""Numbers that a user gives as a text, in a variable of the environment or a file."""
+"""Numbers that a user gives: as an argument, or as text in a file or a variable of the environment."""
 
 from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
 
 MOST_DIGITS = 18
 LONGEST = 1e15
@@ -26,3 +29,8 @@ def seconds_of(text: str) -> float | None:
 def is_time(value: object) -> bool:
     """Return whether this is a number above 0, neither infinite nor absurd."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < LONGEST
+
+
+def python_int(value: Any) -> Any:
+    """Return an integer of Python or NumPy as an int, and anything else, bools among it, as it is."""
+    return int(value) if type(value) is not bool and isinstance(value, Integral) else value

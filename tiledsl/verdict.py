@@ -17,6 +17,7 @@ from tiledsl.accepted import Acceptance, comments, entry_of, read_baseline, writ
 from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
 from tiledsl.measure import expected_of, require_shape
+from tiledsl.numerals import python_int
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
 
@@ -193,6 +194,7 @@ class Asked:
     ) -> Asked:
         """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
         UsageError for the baseline."""
+        seed, seeds, processors = python_int(seed), python_int(seeds), python_int(processors)
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1), ("processors", processors, 1)):
             if value is not None and (type(value) is not int or value < least):
                 raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")

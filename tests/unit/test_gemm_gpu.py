@@ -16,7 +16,7 @@ from tiledsl import Const, Float, Global, f32, grid, i32, threads, tile_kernel, 
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.gemm import call, gemm, release, workspace
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias
 from tiledsl.gemm.plan import Plan, Problem, plan
 
 D = TypeVar("D", bound=Float)
@@ -319,7 +319,7 @@ def probe(
     groups: i32 | int = 1,
     *,
     EXCHANGED: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     """Computes through the workspace. `done` is zero before and after; 3 groups are expected where it is there."""
     column, row, batch = grid(N, M, L)
@@ -392,6 +392,6 @@ def test_the_problem_is_what_the_arrays_are(gpu: EmulatedDriver, monkeypatch: py
     plain = Problem(1, 40, 32, 24)
     assert asked == [
         plain._replace(unit_b=1),
-        plain._replace(out="f32", tma_a=False, bias=True, epilogue=True),
+        plain._replace(out="f32", tma_a=False, bias=True),
         plain._replace(unit_a=0, tma_a=False, unit_c=1, add_c=True),
     ]

@@ -138,15 +138,18 @@ def _relu(x: Fragment[Any], bias: Any, column: Any) -> Fragment[Any]:
     return maximum(x, 0)
 
 
+@pytest.mark.parametrize("epilogue", [_relu, None])
 @pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter"])
-def test_epilogue_is_applied_to_whole_sums(name: str) -> None:
+def test_epilogue_is_applied_to_whole_sums(name: str, epilogue: Any) -> None:
+    """By default it adds the bias of the rank, once."""
     ranks = EmulatedRanks(2)
     product = _gather if name == "all_gather_gemm" else _scatter
     _, expected = product(ranks)
     As, Bs = _shards(2, M if name == "all_gather_gemm" else 2 * M)
-    call = getattr(ranks, name)(As, Bs, _relu, **SMALL)
+    biases = [np.arange(N, dtype=np.float32) % 5 - rank for rank in range(2)] if epilogue is None else None
+    call = getattr(ranks, name)(As, Bs, epilogue, biases=biases, **SMALL)
     run_ranks(call.launches)
-    _require_equal(call, [np.maximum(x, 0) for x in expected])
+    _require_equal(call, [np.maximum(x, 0) if biases is None else x + biases[i] for i, x in enumerate(expected)])
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from tiledsl.distributed.memory import Ranks, dist
 from tiledsl.gemm import gemm
-from tiledsl.gemm.epilogue import plain
 from tiledsl.lang import cdiv
 
 PARTS = 4
@@ -46,5 +45,5 @@ def scattered(ranks: Ranks, A: Any, B: Any, C: Any, bias: Any, epilogue: Any) ->
         begun.append((sums, dist.reduce_scatter_tensor(C[these], sums, group=ranks.group, async_op=True)))
     for each in begun:
         each[1].wait()
-    if bias is not None or epilogue is not plain:
+    if bias is not None or epilogue is not None:
         gemm(A[:m], B, C, 0.0, 1.0, bias, epilogue)

@@ -8,7 +8,6 @@ from tiledsl.distributed import by_nccl
 from tiledsl.distributed.memory import Ranks, dist, ranks_of, torch
 from tiledsl.errors import DeviceError, short_traceback
 from tiledsl.gemm import gemm
-from tiledsl.gemm.epilogue import add_bias, plain
 from tiledsl.gemm.pad import padded
 from tiledsl.gemm.plan import ALIGNED
 from tiledsl.gemm.prepared import Launch, launch_of, run_launch
@@ -57,10 +56,10 @@ def gemm_reduce_scatter(A: Any, B: Any, bias: Any, epilogue: Any, group: Any) ->
 def gemm_all_reduce(A: Any, B: Any, group: Any) -> Any:
     """As of `operators`."""
     ranks = ranks_of(group)
-    known = _known(REDUCE, ranks, A, B, None, plain)
+    known = _known(REDUCE, ranks, A, B, None, None)
     if isinstance(known, Overlapped):
         C = A.new_empty(A.shape[0], B.shape[1])
-        dist.all_gather_into_tensor(C, gemm_reduce_scatter(A, B, None, plain, group), group=ranks.group)
+        dist.all_gather_into_tensor(C, gemm_reduce_scatter(A, B, None, None, group), group=ranks.group)
         return C
     sums = gemm(A, B)
     if known is not None:
@@ -111,11 +110,10 @@ class Overlapped:
     a segment."""
 
     def __init__(self, call: Called, ranks: Ranks, A: Any, B: Any, bias: Any, epilogue: Any, m: int) -> None:
-        right, dtype, ending = _readable(B), DTYPES[A.dtype], add_bias if epilogue is plain else epilogue
+        right, dtype, (k, n) = _readable(B), DTYPES[A.dtype], B.shape
         self.call, self.ranks, self.copied = call, ranks, (A is not _in_rows(A), B is not right)
-        (k, n), ending = B.shape, None if epilogue is plain and bias is None else ending
         of = Sharded(
-            ranks.rank, ranks.count, m, n, k, dtype, right.stride(), bias is not None, ending, ranks.processors
+            ranks.rank, ranks.count, m, n, k, dtype, right.stride(), bias is not None, epilogue, ranks.processors
         )
         consts, plan = consts_of(of, call is not GATHER), gathered if call is GATHER else scattered
         layout = ranks.require(room_of(of, consts, call is not GATHER)).layout

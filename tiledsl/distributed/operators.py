@@ -15,29 +15,31 @@ from typing import Any
 
 from tiledsl.distributed import calls
 from tiledsl.distributed.memory import dist, torch
-from tiledsl.gemm.epilogue import plain
+from tiledsl.gemm.arguments import epilogue_of
 from tiledsl.signatures.specialize import argument_error
 from tiledsl.torch import gemm, is_direct
 
 __all__ = ["all_gather_gemm", "gemm_all_reduce", "gemm_reduce_scatter"]
 
 
-def all_gather_gemm(A: Any, B: Any, bias: Any = None, epilogue: Any = plain, *, group: Any = None) -> Any:
-    """epilogue(A' B + bias), where A' is the A of all ranks, one below the other.
+def all_gather_gemm(A: Any, B: Any, bias: Any = None, epilogue: Any = None, *, group: Any = None) -> Any:
+    """Return epilogue(A' B), where A' is the A of all ranks, one below the other.
 
     A: [m, K], B: [K, N], of bf16 or f16 (of other dtypes, and fewer than 64 rows, by NCCL); result: [ranks * m, N] of
-    their dtype. B, the bias (f32 [N]) and the epilogue are those of this rank. group: None is the default one. The bits
-    are those of one GPU by the same tile. A result of an epilogue function has no gradient.
+    their dtype. B, the bias (f32 [N]), and the epilogue, which adds the bias and by default nothing else, are those of
+    this rank. group: None is the default one. The bits are those of one GPU by the same tile. A result of an epilogue
+    function has no gradient.
 
     Raises KernelArgumentError, DeviceError.
     """
+    epilogue = epilogue_of(calls.GATHER, epilogue)
     if _without_operator(calls.GATHER, A, B, bias, epilogue):
         return calls.all_gather_gemm(A, B, bias, epilogue, group)
     return _OPS.all_gather_gemm(A, B, bias, _name(group), False)[0]
 
 
-def gemm_reduce_scatter(A: Any, B: Any, bias: Any = None, epilogue: Any = plain, *, group: Any = None) -> Any:
-    """This rank's rows of epilogue(sum of A B over all ranks + bias).
+def gemm_reduce_scatter(A: Any, B: Any, bias: Any = None, epilogue: Any = None, *, group: Any = None) -> Any:
+    """Return this rank's rows of epilogue(sum of A B over all ranks).
 
     A: [ranks * m, K], B: [K, N], the K of this rank; result: [m, N] of their dtype. The sums of the other ranks are
     rounded to it once, and added to those of this rank in f32, from the next rank on in turn. bias, epilogue and group
@@ -45,6 +47,7 @@ def gemm_reduce_scatter(A: Any, B: Any, bias: Any = None, epilogue: Any = plain,
 
     Raises KernelArgumentError, DeviceError.
     """
+    epilogue = epilogue_of(calls.SCATTER, epilogue)
     if _without_operator(calls.SCATTER, A, B, bias, epilogue):
         return calls.gemm_reduce_scatter(A, B, bias, epilogue, group)
     return _OPS.gemm_reduce_scatter(A, B, bias, _name(group))
@@ -66,7 +69,7 @@ def gemm_all_reduce(A: Any, B: Any, *, group: Any = None) -> Any:
 
 def _without_operator(call: Any, A: Any, B: Any, bias: Any, epilogue: Any) -> bool:
     """Operators have no epilogue function, and this no gradient: an error where one is required."""
-    if epilogue is plain:
+    if epilogue is None:
         return is_direct(A, B, bias)
     if torch.is_grad_enabled() and any(X is not None and X.requires_grad for X in (A, B, bias)):
         fix = "apply the function to the result, or call it under torch.no_grad()"
@@ -97,11 +100,11 @@ _OPS = torch.ops.tiledsl
 def _run_gather(A: Any, B: Any, bias: Any, group: str, rows: bool) -> tuple[Any, Any]:
     known = _group(group)
     to = A.new_empty((known.size() * A.shape[0] if rows else 0, A.shape[1]))
-    return calls.all_gather_gemm(A, B, bias, plain, known, to if rows else None), to
+    return calls.all_gather_gemm(A, B, bias, None, known, to if rows else None), to
 
 
 def _run_scatter(A: Any, B: Any, bias: Any, group: str) -> Any:
-    return calls.gemm_reduce_scatter(A, B, bias, plain, _group(group))
+    return calls.gemm_reduce_scatter(A, B, bias, None, _group(group))
 
 
 def _run_reduce(A: Any, B: Any, group: str) -> Any:

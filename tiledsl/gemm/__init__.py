@@ -9,9 +9,10 @@
 - `int4_gemm`, `pack_int4` (`int4_call.py`): weights of 4 bits, which go through registers; the kernel is in `int4.py`.
 - `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `bands.py`: the order of tiles.
 - `ffma.py`: fp32. `ffma_staged.py`: its loop for small tiles. `ffma_parts.py`: k in parts. `ffma_choice.py`: its plans.
-- `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read, or wgmma
-  not in their order. `split_k.py`: which CTA of `hopper.py` has which tile and part of k, and the reduction in a
-  cluster. `parts.py`: how CTAs meet that have parts of the same sums. `promoted.py`: sums in f32, and scales of blocks.
+- `arguments.py`: checks that products share. `epilogue.py`: functions applied to the result. `pad.py`: copies of
+  operands that TMA cannot read, or wgmma not in their order. `split_k.py`: which CTA of `hopper.py` has which tile and
+  part of k, and the reduction in a cluster. `parts.py`: how CTAs meet that have parts of the same sums. `promoted.py`:
+  sums in f32, and scales of blocks.
 - `*_tiles.py`: tile functions that these kernels share with the gallery, `examples/gemm/` of the repository, which
   explains each idea in a kernel of its own.
 """

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiledsl.errors import short_traceback
-from tiledsl.gemm.epilogue import add_bias, plain
+from tiledsl.gemm.arguments import epilogue_of, flag
 from tiledsl.gemm.formats import WHOLE, check_factors, checked_factors, factors
 from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
 from tiledsl.gemm.prepared import Prepared, planned, prepare
@@ -49,7 +49,7 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 0.0,
     bias: Any = None,
-    epilogue: Any = plain,
+    epilogue: Any = None,
     *,
     out_dtype: Any = None,
     precision: str | None = None,
@@ -82,10 +82,10 @@ def gemm(
     or so in each part of k: both operations round to nearest in f32. For integers: of the rows of A [M, 1] and the
     columns of B [1, N], by which sums are multiplied in f32; C may then be bf16, f16, f32, i8 or u8.
 
-    alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
-    given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C depend on this row of A
-    and on B alone, not on m or the other rows; this may take longer. stream: a CUDA stream (its handle, or one of torch
-    or CuPy) instead of the library's current one. device: as for kernels.
+    alpha 0: A and B are not read; beta 0: C is not read; any other beta needs C. bias: f32 [N], added to each row, by
+    `epilogue` if one is given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C
+    depend on this row of A and on B alone, not on m or the other rows; this may take longer. stream: a CUDA stream (its
+    handle, or one of torch or CuPy) instead of the library's current one. device: as for kernels.
 
     Raises KernelArgumentError, DeviceError. docs/gemm.md has the rest: errors, streams, captured graphs.
     """
@@ -103,8 +103,8 @@ def gemm(
             out_dtype if C is None else (C.dtype, C.shape, C.stride(), at_c & 15, C.get_device(), out_dtype),
             None if bias is None else (bias.dtype, bias.shape, bias.stride(), at_bias & 15, bias.get_device()),
             alpha.__class__, not scale, beta.__class__, not add,
-            plain if epilogue is plain else const_identity(epilogue),
-            batch_invariant, device, precision,
+            None if epilogue is None else const_identity(epilogue),
+            batch_invariant.__class__, batch_invariant, device, precision,
             None if scale_a is None and scale_b is None else (_layout(scale_a), _layout(scale_b)),
         )  # fmt: skip
         known = _KNOWN.get(key)
@@ -150,9 +150,10 @@ def _call(
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
     alpha, beta = checked_factors(GEMM, alpha, beta, precision)
-    if bias is not None and epilogue is plain:
-        epilogue = add_bias
-    behind = None if epilogue is plain else epilogue
+    if beta and C is None:
+        message = f"beta is {beta:g}, and C, which it scales, is left out"
+        raise argument_error(GEMM, message, "pass C, or leave out beta", code="C805")
+    batch_invariant, behind = flag(GEMM, "batch_invariant", batch_invariant), epilogue_of(GEMM, epilogue)
     of = described(A, B, C, bias, out_dtype, behind, precision, scale_a, scale_b)
     of = of._replace(batch_invariant=batch_invariant)
     if of.scales is None:

@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     checked_arch(arguments.arch)
     found: list[dict[str, Any]] = []
     for numbers in arguments.sizes:
-        of = operands_of(numbers, (format.a, format.b, out), arguments.stored, arguments.bias, arguments.bias, 0)
+        of = operands_of(numbers, (format.a, format.b, out), arguments.stored, arguments.bias, False, 0)
         of = of._replace(batch_invariant=arguments.batch_invariant)
         beta = 1.0 if arguments.add_c else 0.0
-        problem = problem_of(of, beta, arguments.bias, arguments.arch, arguments.processors)
+        problem = problem_of(of, beta, False, arguments.arch, arguments.processors)
         choice = explain_choice(problem, arguments.top)
         if not arguments.json:
             print(f"{'x'.join(map(str, numbers))}, {format.a} to {out}, A and B stored as {arguments.stored}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tiledsl import Global, Scalar, barrier, cdiv, grid, minimum, threads, tile_kernel, u32
 from tiledsl.dims import K, M, R
+from tiledsl.gemm.arguments import epilogue_of
 from tiledsl.gemm.operands import dtype_named
 from tiledsl.gemm.sharded import (
     OF_SEGMENTS,
@@ -99,14 +100,18 @@ class EmulatedRanks:
         self.segments = np.zeros(ranks * self.layout.pitch, np.uint8)
         self.calls = 0
 
-    def all_gather_gemm(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
-        """As of `tiledsl.distributed`: A [m, K] and B [K, N] of each rank. K is a multiple of 8. consts: of
-        `hopper_fastest`, in place of those that are chosen. Raises KernelArgumentError."""
-        return self._product(As, Bs, epilogue, consts, scatters=False)
+    def all_gather_gemm(
+        self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, *, biases: Any = None, **consts: Any
+    ) -> Call:
+        """As of `tiledsl.distributed`: A [m, K] and B [K, N] of each rank, and a bias of each, or None for none. K is a
+        multiple of 8. consts: of `hopper_fastest`, in place of those that are chosen. Raises KernelArgumentError."""
+        return self._product(As, Bs, biases, epilogue, consts, scatters=False)
 
-    def gemm_reduce_scatter(self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, **consts: Any) -> Call:
+    def gemm_reduce_scatter(
+        self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, *, biases: Any = None, **consts: Any
+    ) -> Call:
         """A [ranks * m, K] and B [K, N] of each rank; else as `all_gather_gemm`."""
-        return self._product(As, Bs, epilogue, consts, scatters=True)
+        return self._product(As, Bs, biases, epilogue, consts, scatters=True)
 
     def all_reduce(self, Xs: Sequence[Any], words: int = WORDS, **consts: Any) -> Call:
         """Each X becomes the sum of all; vectors of whole 16 bytes, by words up to so many bytes. It counts its calls
@@ -118,8 +123,9 @@ class EmulatedRanks:
         return Call(launches, [*Xs])
 
     def _product(
-        self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any, consts: Mapping[str, Any], *, scatters: bool
-    ) -> Call:
+        self, As: Sequence[Any], Bs: Sequence[Any], biases: Any, epilogue: Any, consts: Mapping[str, Any], *,
+        scatters: bool,
+    ) -> Call:  # fmt: skip
         _require_shapes(self.layout.ranks, As, Bs, scatters)
         self.calls += 1
         ranks, launches, results = self.layout.ranks, list[OnRank](), list[NDArray[Any]]()
@@ -127,7 +133,7 @@ class EmulatedRanks:
         for rank, (A, B) in enumerate(zip(As, Bs, strict=True)):
             k, n = B.shape
             dtype, strides = dtype_named(A.dtype), (B.strides[0] // B.itemsize, B.strides[1] // B.itemsize)
-            of = Sharded(rank, ranks, m, n, k, dtype, strides, epilogue=epilogue)
+            of = Sharded(rank, ranks, m, n, k, dtype, strides, biases is not None, epilogue_of(RANKS, epilogue))
             chosen = {**consts_of(of, scatters), **consts}
             if room_of(of, chosen, scatters) > self.layout.room:
                 message = f"the product needs {room_of(of, chosen, scatters)} bytes of a half of {self.layout.room}"
@@ -135,6 +141,8 @@ class EmulatedRanks:
             sends, step = (scattered if scatters else gathered)(of, chosen, self.layout, self.calls % 2)
             C = np.zeros((m if scatters else ranks * m, n), A.dtype)
             given = {"B": np.broadcast_to(B, (ranks, k, n))}
+            if biases is not None:
+                given["bias"] = biases[rank]
             if scatters:
                 given |= {"A": A.reshape(ranks, m, k), "C": np.broadcast_to(C, (ranks, m, n)), "own_sums": C[None]}
             else:

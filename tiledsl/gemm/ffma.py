@@ -60,7 +60,7 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M, N, P, R
 from tiledsl.gemm.bands import in_bands
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias, applied
 from tiledsl.gemm.ffma_choice import choose
 from tiledsl.gemm.ffma_parts import blocks, part_of, placed
 from tiledsl.gemm.ffma_staged import (
@@ -216,7 +216,7 @@ def fastest(
     GROUP: const = 8,
     GATHER: const = 0,
     EARLY: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     rows, columns = cdiv(M, BM), cdiv(N, BN)
     count = rows * columns * L
@@ -540,7 +540,7 @@ def finish(
     y = alpha * x
     if beta != 0:
         y = beta * (C.get(row, column, vec=16) if vec else C.get(m, n)) + y
-    y = epilogue(y, bias, n)
+    y = applied(epilogue, y, bias, n)
     if vec:
         C.put(row, column, y)
     else:

@@ -136,10 +136,8 @@ def format_of(
         raise argument_error(
             call, message, "leave them out: alpha, or an epilogue function, scales any result", code="C802"
         )
+    check_precision(call, precision)
     if precision is not None:
-        if precision not in PRECISIONS:
-            message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
-            raise argument_error(call, message, "leave it out, for products of the dtypes of A and B", code="C805")
         possible = PRECISIONS[precision]
         if not {a, b} <= {*possible}:
             names = " or ".join(map(str, possible))
@@ -177,11 +175,23 @@ def factors(alpha: Any, beta: Any, precision: str | None) -> tuple[float, float]
 
 
 def checked_factors(call: Named, alpha: Any, beta: Any, precision: str | None) -> tuple[float, float]:
-    """Return `factors`. Raise KernelArgumentError, which names `call`, unless both are numbers in range."""
+    """Return `factors`.
+
+    Raises:
+        KernelArgumentError: One of them is no number, or out of range, or there is no such precision. It names `call`.
+    """
+    check_precision(call, precision)
     kind = F64 if precision in RESIDUES else F32
     for name, value in (("alpha", alpha), ("beta", beta)):
         check_scalar(call, ScalarParam(name, kind), value)
     return factors(alpha, beta, precision)
+
+
+def check_precision(call: Any, precision: Any) -> None:
+    """Raise KernelArgumentError unless it is None or a name that calls give."""
+    if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
+        message = f"precision is {precision!r}; expected None or one of {', '.join(map(repr, PRECISIONS))}"
+        raise argument_error(call, message, "leave it out, for products of the dtypes of A and B", code="C805")
 
 
 def check_factors(call: Any, format: Format, c: DType, alpha: float, beta: float) -> None:

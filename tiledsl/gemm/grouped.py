@@ -65,7 +65,7 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import J, K, L, M, N, P
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias, applied
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staged_width, staging, stored_by_tma
 from tiledsl.gemm.promoted import KBlocks, NBlocks, promoted, room_of_scales
 from tiledsl.lang.schedules import cdiv_any, unwrapped
@@ -248,7 +248,7 @@ def hopper_grouped(
     HALVES: Const[bool] = False,
     EARLY: Const[bool] = False,
     CHECK: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     """C = epilogue(alpha A B) for the rows of each group, by tiles of BM rows and BN columns.
 
@@ -300,7 +300,7 @@ def hopper_grouped(
                     first, column = (i * piece, t.n.start) if EXCHANGED else (0, t.n.start + i * piece)
                     if first < t.rest:
                         y = alpha * sums.columns(i * piece, piece)
-                        y = EPILOGUE(y, own, column + coordinates(y)[0 if EXCHANGED else 1]).to(C.dtype)
+                        y = applied(EPILOGUE, y, own, column + coordinates(y)[0 if EXCHANGED else 1]).to(C.dtype)
                         via = out[r.index * 2 + i % 2, :, :]
                         store_part(y, via, C, t, first, column, min(i, 1), thread, threads)
         if thread == 0:

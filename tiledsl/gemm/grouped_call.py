@@ -11,9 +11,9 @@ from functools import cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from tiledsl.errors import short_traceback
+from tiledsl.errors import KernelArgumentError, short_traceback
+from tiledsl.gemm.arguments import check_memory, described_bias, epilogue_of, factor, mean
 from tiledsl.gemm.choice import BK, MACS, SCALING
-from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
 from tiledsl.gemm.operands import described_scales, new_array
@@ -22,8 +22,8 @@ from tiledsl.gemm.promoted import ROOM_OF_SCALES
 from tiledsl.ir.types import BF16, DTYPES, F16, DType
 from tiledsl.lang import cdiv
 from tiledsl.runtime.arrays import describe
-from tiledsl.runtime.driver import available
-from tiledsl.signatures.specialize import ArrayInfo, argument_error
+from tiledsl.runtime.dispatch import place_of
+from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
 
 __all__ = ["aligned_copy", "choose_grouped", "grouped_gemm", "masked_gemm"]
 
@@ -41,6 +41,8 @@ OTHER_BYTES = 1024
 """Of shared memory: mbarriers, the tables of `read_groups` beside those for each group, and what aligns tiles."""
 EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
+MASKED = Called("masked_gemm")
+"""What errors name."""
 
 
 @short_traceback
@@ -51,7 +53,7 @@ def grouped_gemm(
     C: Any = None,
     alpha: float = 1.0,
     bias: Any = None,
-    epilogue: Any = plain,
+    epilogue: Any = None,
     device: str | None = None,
     *,
     scale_a: Any = None,
@@ -61,8 +63,9 @@ def grouped_gemm(
 
     A: [rows, K] of bf16 or f16, or of e4m3 or e5m2. offsets: [G + 1] of int32 or int64; group g has the rows offsets[g]
     to offsets[g + 1]. B: [G, K, N] of the dtype of A; of 8-bit floats of either. C: [rows, N] of the dtype of A, of
-    8-bit floats bf16 or f16; a new array, of the former, if it is None. bias: [G, N] of f32. Rows outside of all groups
-    are not written. Strides are any, those of C positive; operands that TMA, or wgmma, cannot read are copied first.
+    8-bit floats bf16 or f16; a new array, of the former, if it is None. bias: [G, N] of f32, added to each row of its
+    group, by `epilogue` if one is given, as of `gemm`. alpha 0: A and B are not read. Rows outside of all groups are
+    not written. Strides are any, those of C positive; operands that TMA, or wgmma, cannot read are copied first.
 
     scale_a, scale_b: for 8-bit floats, f32 factors of blocks, as of `gemm`: of each row of A and 128 of k,
     [rows, K / 128], and of each 128 of k and 128 columns of B, [G, K / 128, N / 128], rounded up. Of any strides.
@@ -82,9 +85,9 @@ def masked_gemm(
     C: Any = None,
     alpha: float = 1.0,
     bias: Any = None,
-    epilogue: Any = plain,
+    epilogue: Any = None,
     device: str | None = None,
-    expected: int | None = None,
+    expected: float | None = None,
     *,
     scale_a: Any = None,
     scale_b: Any = None,
@@ -96,7 +99,8 @@ def masked_gemm(
     counts[g] on are not written, and what A has there does not matter. expected: how many rows a group has on average,
     by which tiles are chosen, max_m / 2 if it is None; results do not depend on it.
     """
-    call = _Call("masked_gemm", True, device, expected, (scale_a, scale_b))
+    rows = None if expected is None else mean(MASKED, "expected", expected)
+    call = _Call(MASKED.name, True, device, rows, (scale_a, scale_b))
     return _call(call, A, B, counts, C, alpha, bias, epilogue)
 
 
@@ -106,8 +110,13 @@ class _Call(NamedTuple):
     name: str
     masked: bool
     device: str | None
-    expected: int | None
+    expected: float | None
     scales: tuple[Any, Any]
+
+    @property
+    def bounds(self) -> str:
+        """The name of the argument that says how many rows groups have."""
+        return "counts" if self.masked else "offsets"
 
 
 class _Known(NamedTuple):
@@ -127,24 +136,29 @@ LIMIT = 4096
 
 def _call(call: _Call, A: Any, B: Any, bounds: Any, C: Any, alpha: float, bias: Any, epilogue: Any) -> Any:
     """A call like an earlier one on torch tensors only looks up the consts, by all that the checks depend on."""
+    alpha, behind = factor(call, "alpha", alpha), epilogue_of(call, epilogue)
     try:
-        given = (A, B, bounds, *(x for x in call.scales if x is not None))
-        facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in given]
-        of_c = None if C is None else (C.dtype, C.shape, C.stride(), C.data_ptr() & 15)
-        key = (*facts, of_c, call.masked, call.device, call.expected)
+        given = (A, B, bounds, C, bias, *call.scales)
+        facts = [
+            None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.get_device()) for x in given
+        ]
+        key = (*facts, call.masked, call.device, call.expected)
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: the checks say what
         key = known = None
     if known is not None:
         result = new_array(call, A, (*A.shape[:-1], B.shape[2]), known.out) if C is None else C
     else:
-        result, known = _checked(call, A, B, bounds, C)
+        result, known = _checked(call, A, B, bounds, C, bias)
         if known is None:
             return result
         if key is not None:
             if len(_KNOWN) >= LIMIT:
                 _KNOWN.clear()
             _KNOWN[key] = known
+    if alpha == 0 and B.shape[1]:  # nothing of them is read, nor of their scales
+        nothing = call._replace(scales=(None, None))
+        return _call(nothing, A[..., :0], B[:, :0], bounds, result, alpha, bias, epilogue)
     arrays = [A, B, result] if call.masked else [A[None], B, result[None]]
     if B.shape[1] == 0:  # nothing is contiguous along it
         arrays[:2] = [new_array(call, X, X.shape, BF16) for X in arrays[:2]]
@@ -153,14 +167,19 @@ def _call(call: _Call, A: Any, B: Any, bounds: Any, C: Any, alpha: float, bias: 
     of_a, of_b = call.scales if known.consts["SCALED"] else (None, None)
     if of_a is not None and not call.masked:
         of_a = of_a[None]
-    hopper_grouped(*arrays, bounds, alpha, bias, of_a, of_b, device=call.device, EPILOGUE=epilogue, **known.consts)
+    finish = {} if behind is None else {"EPILOGUE": behind}
+    try:
+        hopper_grouped(*arrays, bounds, alpha, bias, of_a, of_b, device=call.device, **finish, **known.consts)
+    except KernelArgumentError:
+        _check_memory(call, A, B, bounds, result, bias)
+        raise
     return result
 
 
-def _checked(call: _Call, A: Any, B: Any, bounds: Any, C: Any) -> tuple[Any, _Known | None]:
+def _checked(call: _Call, A: Any, B: Any, bounds: Any, C: Any, bias: Any) -> tuple[Any, _Known | None]:
     """C, and how to compute it; None if there is nothing to compute. Raises KernelArgumentError."""
     a, b = describe(call, "A", A), describe(call, "B", B)
-    _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
+    _check_shapes(call, a, b, describe(call, call.bounds, bounds))
     scaled = any(x is not None for x in call.scales)
     if scaled and a.dtype not in EIGHT:
         message = f"scale_a and scale_b are of 8-bit floats, and A and B are {a.dtype}"
@@ -170,6 +189,8 @@ def _checked(call: _Call, A: Any, B: Any, bounds: Any, C: Any) -> tuple[Any, _Kn
     if scaled:
         described_scales(call, *call.scales, a, b)
     groups, k, n = b.shape
+    if bias is not None:
+        described_bias(call, bias, (groups, n))
     rows, shape = a.shape[-2], (*a.shape[:-1], n)
     outs = (BF16, F16) if a.dtype in EIGHT else (a.dtype,)
     result = new_array(call, A, shape, outs[0]) if C is None else C
@@ -177,19 +198,19 @@ def _checked(call: _Call, A: Any, B: Any, bounds: Any, C: Any) -> tuple[Any, _Kn
     if c.shape != shape or c.dtype not in outs:
         message = f"C is {c.dtype} of shape {c.shape}; expected {' or '.join(map(str, outs))} of shape {shape}"
         raise argument_error(call, message, "pass C so, or leave it out", code="C803")
+    emulated = place_of(call, call.device, "A", a.device) == "emulator"
     if 0 in (groups, rows, n):
         return result, None
-    mean = rows / groups
+    expected = rows / groups
     if call.masked:
-        mean = rows / 2 if call.expected is None else float(call.expected)
+        expected = rows / 2 if call.expected is None else call.expected
     by_columns, size = a.unit_axis() == len(a.shape) - 2, a.dtype.bytes if k else BF16.bytes
     # Groups begin anywhere in a column, and TMA at multiples of 16 bytes; wgmma reads 8-bit floats along k only.
     within = by_columns and (not call.masked or size == 1)
-    consts = choose_grouped(groups, mean, n, k, within or not by_columns, size, scaled and k > 0)
+    consts = choose_grouped(groups, expected, n, k, within or not by_columns, size, scaled and k > 0)
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls", code="C803")
-    emulated = call.device == "emulator" or (call.device is None and a.device < 0 and available() is None)
     of_b = -2 if size == 1 and b.unit_axis() != 1 else _unaligned(b)
     unaligned = tuple((i, axis) for i, axis in enumerate((-1 if within else _unaligned(a), of_b)) if axis)
     return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, c.dtype, unaligned, size)
@@ -311,11 +332,18 @@ def _check_shapes(call: Any, a: ArrayInfo, b: ArrayInfo, limits: ArrayInfo) -> N
     if not {a.dtype, b.dtype} <= EIGHT and (a.dtype not in SIXTEEN or a.dtype != b.dtype):
         message = f"A is {a.dtype} and B {b.dtype}; expected bf16 or f16, of both, or 8-bit floats, e4m3 or e5m2"
         raise argument_error(call, message, "convert them", code="C802")
-    name, count = ("counts", groups) if call.masked else ("offsets", groups + 1)
+    name, count = call.bounds, groups + (not call.masked)
     if limits.shape != (count,) or limits.dtype.name not in ("i32", "i64"):
         message = f"{name} are {limits.dtype} of shape {limits.shape}; expected i32 or i64 of shape ({count},)"
         fix = "one for each group" if call.masked else "where each group begins, and where the last one ends"
         raise argument_error(call, message, fix, code="C803")
+
+
+def _check_memory(call: _Call, A: Any, B: Any, bounds: Any, C: Any, bias: Any) -> None:
+    """Raise KernelArgumentError, which names `call`, for what its kernel refused: where arrays are in memory."""
+    of_a, of_b = call.scales
+    given = {"A": A, "B": B, call.bounds: bounds, "C": C, "bias": bias, "scale_a": of_a, "scale_b": of_b}
+    check_memory(call, {name: describe(call, name, x) for name, x in given.items() if x is not None})
 
 
 def _unaligned(info: ArrayInfo) -> int:

@@ -65,7 +65,7 @@ from tiledsl import (
 )
 from tiledsl.dims import J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias
 from tiledsl.gemm.every_other import shifted
 from tiledsl.gemm.hopper_apart import in_order, load_apart, parts_of, staging_apart
 from tiledsl.gemm.hopper_stores import rooms, store_columns, store_share
@@ -139,7 +139,7 @@ def hopper_fastest(
     PLANES: const = 0,
     MODULI: Const[bool] = False,
     RANKS: const = 0,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
     along_k = (A.unit, B.unit, A.align, B.align) == (2, 1, 16, 16)

@@ -34,6 +34,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import J, L, M, N, P, R
+from tiledsl.gemm.epilogue import applied
 from tiledsl.gemm.hopper_tiles import matrix, panels, piece_width, stored_by_tma
 from tiledsl.gemm.parts import is_own, shares
 from tiledsl.gemm.split_k import NARROW, add_up, gathered_width, thread_of
@@ -128,7 +129,7 @@ def finished(
         y = kind(beta) * load_fragment(to, y.layout).to(kind) + y
     at, across = coordinates(y)
     added: Any = bias[batch, 0, :] if bias is not None and bias.rank == 3 else bias
-    y = epilogue(y, added, row + at if exchanged else column + across)
+    y = applied(epilogue, y, added, row + at if exchanged else column + across)
     return (rint(y) if to.dtype in (i8, u8) and y.dtype is f32 else y).to(to.dtype)
 
 

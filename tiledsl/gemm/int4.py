@@ -58,7 +58,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import J, K, L, M, N, P, Q, R
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias
 from tiledsl.gemm.hopper_stores import rooms, store_columns
 from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 from tiledsl.gemm.promoted import first_row
@@ -193,7 +193,7 @@ def hopper_int4(
     SPLIT: const = 0,
     ROUNDED: Const[bool] = False,
     EARLY: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     """C = epilogue(alpha W^T B), with a bias for each row of C. W: words of `pack_int4`. scales, zeros: for each GROUP
     of k and each column of the weights."""

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiledsl.errors import short_traceback
+from tiledsl.errors import KernelArgumentError, short_traceback
+from tiledsl.gemm.arguments import check_memory, described_bias, epilogue_of, factor, integer
 from tiledsl.gemm.choice import TOGETHER
-from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped_call import aligned_copy
 from tiledsl.gemm.hopper_stores import room_bytes
 from tiledsl.gemm.int4 import DEEP, HALF, ROWS, hopper_int4
 from tiledsl.gemm.operands import new_array
 from tiledsl.gemm.split_k import slice_width
 from tiledsl.lang import cdiv
-from tiledsl.runtime.arrays import describe
+from tiledsl.runtime.arrays import describe, is_ndarray, is_torch
+from tiledsl.runtime.dispatch import place_of
 from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
 
 __all__ = ["Int4Weights", "choose_int4", "int4_gemm", "pack_int4"]
@@ -60,7 +61,7 @@ def pack_int4(q: Any, scales: Any, zeros: Any = None, *, group: int = 128) -> In
     15 of the same shape; 8 if there are none, which makes weights from -8 to 7. group: 32, 64 or 128 elements of k that
     have one scale. All of NumPy or of torch; the result is where `scales` is. Raises KernelArgumentError.
     """
-    info = describe(PACK, "scales", scales)
+    info, group = _described("scales", scales), integer(PACK, "group", group)
     if group not in GROUPS:
         raise argument_error(
             PACK, f"group is {group!r}; expected one of {GROUPS}", "repeat or split the scales", code="C805"
@@ -112,9 +113,18 @@ def _padded(x: Any, rows: int, columns: int, filled: int) -> Any:
     return found
 
 
+def _described(name: str, x: Any) -> ArrayInfo:
+    """Describe an argument of `pack_int4`. Raises KernelArgumentError."""
+    info = describe(PACK, name, x)
+    if not (is_ndarray(x) or is_torch(x)):
+        message = f"{name} is a {type(x).__module__}.{type(x).__name__}; expected an array of NumPy or torch"
+        raise argument_error(PACK, message, "convert it", code="C804")
+    return info
+
+
 def _numbers(name: str, x: Any) -> Any:
     """As an array of NumPy; checked."""
-    info = describe(PACK, name, x)
+    info = _described(name, x)
     found: Any = x if type(x) is np.ndarray else x.cpu().numpy()
     whole = found.dtype.kind in "iu"
     if not whole or (found.size and not 0 <= found.min() <= found.max() <= 15):
@@ -137,13 +147,15 @@ def int4_gemm(
     C: Any = None,
     alpha: float = 1.0,
     bias: Any = None,
-    epilogue: Any = plain,
+    epilogue: Any = None,
     device: str | None = None,
 ) -> Any:
     """C = epilogue(alpha X W); returns C.
 
     X: [M, K] of bf16 or f16, any strides; what TMA cannot read is copied first. W: of `pack_int4`. C: [M, N] of bf16,
-    f16 or f32, a new array of X's dtype if it is None. bias: [N] of f32, added to alpha X W by an epilogue function.
+    f16 or f32, a new array of X's dtype if it is None. bias: [N] of f32, added to each row, by `epilogue` if one is
+    given, as of `gemm`. alpha 0: X and W are not read.
+
     Up to 64 rows, the tensor cores add up (q - zero point) x over a group of k, from zero, and threads add these sums,
     each times its scale: sum = fma(partial, scale, sum), in f32. With more rows, weights are (q - zero point) * scale,
     the scale and the weight rounded to X's dtype, and the tensor cores add up all of k. Where k is cut, each part is
@@ -151,6 +163,7 @@ def int4_gemm(
     """
     if not isinstance(W, Int4Weights):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller may pass anything
         raise argument_error(GEMM, f"W is a {type(W).__name__}; expected Int4Weights", "pass what pack_int4 returns")
+    alpha, behind = factor(GEMM, "alpha", alpha), epilogue_of(GEMM, epilogue)
     x = describe(GEMM, "X", X)
     if len(x.shape) != 2 or x.shape[1] != W.k:
         message = f"X has the shape {x.shape}; expected [M, {W.k}], as the weights are [{W.k}, {W.n}]"
@@ -163,15 +176,34 @@ def int4_gemm(
     if c.shape != (m, W.n) or c.dtype.name not in FLOATS:
         message = f"C is {c.dtype} of shape {c.shape}; expected bf16, f16 or f32 of shape {(m, W.n)}"
         raise argument_error(GEMM, message, "pass C so, or leave it out", code="C803")
+    if bias is not None:
+        described_bias(GEMM, bias, (W.n,))
+    place_of(GEMM, device, "X", x.device)
     if 0 in (m, W.n):
         return result
-    operand = X[None] if _read_by_tma(x) else aligned_copy(GEMM, X[None], -1, device)
-    consts = choose_int4(m, W.n, W.k, c.dtype.bytes)
-    hopper_int4(
-        W.words, operand.swapaxes(1, 2), result[None].swapaxes(1, 2), W.scales, W.zeros, alpha, bias,
-        device=device, GROUP=W.group, EPILOGUE=epilogue, **consts,
-    )  # fmt: skip
+    read = X
+    if alpha == 0:  # nothing of it, nor of W
+        read = X[:, :0]
+        x = describe(GEMM, "X", read)
+    operand = read[None] if _read_by_tma(x) else aligned_copy(GEMM, read[None], -1, device)
+    consts = choose_int4(m, W.n, x.shape[1], c.dtype.bytes)
+    if behind is not None:
+        consts = {**consts, "EPILOGUE": behind}
+    try:
+        hopper_int4(
+            W.words, operand.swapaxes(1, 2), result[None].swapaxes(1, 2), W.scales, W.zeros, alpha, bias,
+            device=device, GROUP=W.group, **consts,
+        )  # fmt: skip
+    except KernelArgumentError:
+        _check_memory(X, W, result, bias)
+        raise
     return result
+
+
+def _check_memory(X: Any, W: Int4Weights, C: Any, bias: Any) -> None:
+    """Raise KernelArgumentError, which names `int4_gemm`, for what its kernel refused: where arrays are in memory."""
+    given = {"X": X, "W.words": W.words, "W.scales": W.scales, "W.zeros": W.zeros, "C": C, "bias": bias}
+    check_memory(GEMM, {name: describe(GEMM, name, x) for name, x in given.items() if x is not None})
 
 
 def _read_by_tma(x: ArrayInfo) -> bool:
@@ -185,6 +217,8 @@ FEW = 64
 """Rows of X up to which weights are not rounded: instructions decide, or the memory."""
 WIDTHS = {False: (16, 32, 48, 64), True: (*range(16, 193, 16), 256)}
 """Rows of X of a tile, by whether weights are rounded."""
+PANEL = 64
+"""Elements in a row of 128 bytes of a staged tile."""
 DEPTHS = {False: (128, 256, 512), True: (64, 128)}
 """Elements of k of a step, likewise."""
 SPLITS = (0, *range(2, 9))
@@ -242,12 +276,13 @@ class Tile(NamedTuple):
 
 
 def tiles_for(m: int, k: int, result: int = 2) -> list[Tile]:
-    """Those that a product with m rows of X may have."""
+    """Return the tiles that a product with m rows of X may have. Without k, X counts as contiguous along its columns,
+    which are staged in panels of 64."""
     rounded = m > FEW
     rows = [rows for of_rounded, rows in UNPACKED if of_rounded == rounded]
     every = starmap(Tile, product(rows, WIDTHS[rounded], DEPTHS[rounded], SPLITS, (rounded,)))
     some = (tile for tile in every if tile.columns < m + 64 and tile.split * tile.depth <= k and tile.fits)
-    return [tile for tile in some if tile.consts(result)["STAGES"] > 2]
+    return [tile for tile in some if tile.consts(result)["STAGES"] > 2 and (k or tile.columns % PANEL == 0)]
 
 
 @cache

@@ -62,7 +62,7 @@ from tiledsl import (
 from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
 from tiledsl.gemm.bands import in_bands
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias, applied
 from tiledsl.gemm.hopper_tiles import as_stored, matrix, stored_by_tma
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
 from tiledsl.gemm.mma_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
@@ -246,7 +246,7 @@ def mma_fastest(
     STAGES: const = 4,
     GROUP: const = 8,
     TMA: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
 ):
     assert GROUP > 0, f"a band has GROUP rows of tiles: 1 or more, got {GROUP}"
     product, kind = PRODUCTS[A.dtype]
@@ -282,7 +282,7 @@ def mma_fastest(
                     load_by_tma(C[t.m, t.n], Cs, arrived, parity)
                     result = kind(beta) * of_result(Cs, layout).to(kind) + result
                     parity = parity ^ 1
-                result = EPILOGUE(result, bias, t.n.start + coordinates(acc)[1])
+                result = applied(EPILOGUE, result, bias, t.n.start + coordinates(acc)[1])
                 store_tma(result.to(C.dtype), C[t.m, t.n], via=Cs)
     else:
         vec, out = min(widest(A), widest(B)), widest(C) if C.unit == 1 else C.dtype.bytes
@@ -302,7 +302,7 @@ def mma_fastest(
                 fetch(B[k, n], Bs, widest(B))
                 acc = multiply(As, Bs, acc, depth, product.shape.k)
         result = scaled(acc, C[m, n], Cs, widest(C), kind(alpha), kind(beta))
-        result = EPILOGUE(result, bias, n.start + coordinates(acc)[1])
+        result = applied(EPILOGUE, result, bias, n.start + coordinates(acc)[1])
         store(result.to(C.dtype), C[m, n], via=Cs, vec=widest(C))
 
 

@@ -12,19 +12,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.epilogue import add_bias
+from tiledsl.gemm.arguments import check_memory, described_bias
 from tiledsl.gemm.formats import BLOCK, FORMATS, INTEGERS, NAMES, Format, Residues, Split, format_of
 from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
+from tiledsl.numerals import python_int
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe, is_ndarray, is_torch
-from tiledsl.runtime.dispatch import memory_problems, place_name
-from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error
+from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, looking_at
 
 LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
 SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 
 
+HANDLES = 1 << 64
+"""More than any handle of a CUDA stream."""
 GEMM = Called("gemm")
 """What errors name."""
 
@@ -63,9 +65,9 @@ def described(
     scale_a: Any = None, scale_b: Any = None,
 ) -> Operands:  # fmt: skip
     """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. epilogue: a function of
-    the elements of C and their columns, or None."""
+    the elements of C and their columns, or None for the default."""
     a, b = describe(GEMM, "A", A), describe(GEMM, "B", B)
-    converts = epilogue not in (None, add_bias)
+    converts = epilogue is not None
     scaled = scale_a is not None or scale_b is not None
     format = format_of(GEMM, a.dtype, b.dtype, precision, converts, scaled)
     shape = _shape_of_result(a.shape, b.shape)
@@ -85,44 +87,50 @@ def described(
         raise argument_error(GEMM, message, "pass C of that shape, or leave it out", code="C803")
     arrays = {"A": a, "B": b, "C": c}
     if bias is not None:
-        arrays["bias"] = _described_bias(bias, shape[-1])
+        arrays["bias"] = described_bias(GEMM, bias, shape[-1:])
         if format.sums != F32 and not converts:
             message = f"bias is f32, but the sums of {format} are {format.sums}"
             added = "x + bias.get(column).to(f64)" if format.sums == F64 else "x.to(f32) + bias.get(column)"
             raise argument_error(GEMM, message, f"add it by an epilogue function: {added}", code="C802")
     scales = described_scales(GEMM, scale_a, scale_b, a, b) if scaled else None
     arrays |= dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
-    _check_memory(arrays)
-    of = folded(a, b, c, arrays.get("bias"), epilogue is not None, result, scales)
+    check_memory(GEMM, arrays)
+    of = folded(a, b, c, arrays.get("bias"), converts, result, scales)
     of = of._replace(a=replace(of.a, dtype=format.a), b=replace(of.b, dtype=format.b))
     return of._replace(promoted=format.promoted, split=format.split)
 
 
-def dtype_named(value: Any) -> DType:
-    """The dtype of `out_dtype`: "bf16", or one of torch, NumPy or this language."""
-    found = getattr(value, "ir", value)
-    if not isinstance(found, DType):
-        text = str(getattr(value, "__name__", value)).removeprefix("torch.")
-        found = DTYPES.get(NUMPY_NAMES.get(text, text))
+def dtype_named(value: Any, call: Named = GEMM) -> DType:
+    """Return the dtype that `value` names: "bf16", or one of torch, NumPy or this language. call: what errors name."""
+    with looking_at(call, "the dtype", value, "a dtype", 'pass "f32", for example'):
+        found = getattr(value, "ir", value)
+        if not isinstance(found, DType):
+            text = str(getattr(value, "__name__", value)).removeprefix("torch.")
+            found = DTYPES.get(NUMPY_NAMES.get(text, text))
     if found is None or found.name not in NAMES:
         raise argument_error(
-            GEMM, f"the dtype {value!r} is none of {', '.join(NAMES)}", 'pass "f32", for example', code="C802"
+            call, f"the dtype {value!r} is none of {', '.join(NAMES)}", 'pass "f32", for example', code="C802"
         )
     return found
 
 
-def stream_handle(stream: Any) -> int:
-    """The handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`."""
-    if type(stream) is int:
-        return stream
-    for name in ("cuda_stream", "ptr"):
-        handle = getattr(stream, name, None)
-        if isinstance(handle, int):
-            return handle
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    message = f"stream is a {type(stream).__name__}; expected a CUDA stream"
-    raise argument_error(GEMM, message, "pass its handle as an int, or a stream of torch or CuPy", code="C805")
+def stream_handle(stream: Any, call: Named = GEMM) -> int:
+    """Return the handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`.
+    call: what errors name."""
+    number = python_int(stream)
+    if type(number) is int and 0 <= number < HANDLES:
+        return number
+    fix = "pass its handle as an int, or a stream of torch or CuPy"
+    with looking_at(call, "stream", stream, "a CUDA stream", fix):
+        for name in ("cuda_stream", "ptr"):
+            handle = getattr(stream, name, None)
+            if isinstance(handle, int):
+                return handle
+        if hasattr(stream, "__cuda_stream__"):
+            return int(stream.__cuda_stream__()[1])
+    found = repr(number) if type(number) is int else f"a {type(stream).__name__}"
+    message = f"stream is {found}; expected a CUDA stream"
+    raise argument_error(call, message, fix, code="C805")
 
 
 def _shape_of_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -140,14 +148,6 @@ def _shape_of_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         )
     batch = [next(iter(batches - {1}), 1)] if batches else []
     return (*batch, a[-2], b[-1])
-
-
-def _described_bias(bias: Any, n: int) -> ArrayInfo:
-    found = describe(GEMM, "bias", bias)
-    if found.dtype.name != "f32" or found.shape != (n,):
-        message = f"bias is {found.dtype} of shape {found.shape}; expected f32 of shape ({n},), one for each column"
-        raise argument_error(GEMM, message, "convert it", code="C803")
-    return found
 
 
 def shapes_of_scales(a: tuple[int, ...], b: tuple[int, ...], dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -179,21 +179,6 @@ def described_scales(call: Any, scale_a: Any, scale_b: Any, a: ArrayInfo, b: Arr
     return found[0], found[1]
 
 
-def _check_memory(arrays: dict[str, ArrayInfo]) -> None:
-    """All in one place; C can be written, and nothing else has its memory."""
-    for name, info in arrays.items():
-        if info.device != arrays["A"].device:
-            message = f"A is in {place_name(arrays['A'].device)}, but {name} in {place_name(info.device)}"
-            raise argument_error(GEMM, message, "move all arrays to one device", code="C804")
-    c = arrays["C"]
-    if any(s < 0 and n > 1 for n, s in zip(c.shape, c.strides, strict=True)):
-        raise argument_error(
-            GEMM, f"C has negative strides {c.strides}", "pass C without, and reverse A or B instead", code="C804"
-        )
-    for problem, fix in memory_problems("C", arrays):
-        raise argument_error(GEMM, f"C is written, {problem}", fix, code="C804")
-
-
 # -- three axes ----------------------------------------------------------------------------------------------
 
 
@@ -201,7 +186,9 @@ def folded(
     a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, bias: ArrayInfo | None, by_column: bool, result: Any = None,
     scales: tuple[ArrayInfo, ArrayInfo] | None = None,
 ) -> Operands:  # fmt: skip
-    """Arrays that fit together, with three axes and the smallest batch."""
+    """Arrays that fit together, with three axes and the smallest batch. by_column: what an epilogue function does to an
+    element depends on its column; a bias does, too."""
+    by_column = by_column or bias is not None
     given = tuple(info for info in (a, b, c, bias, *(scales or ())) if info is not None)
     batch = c.shape[0] if len(c.shape) == 3 else 1
     a, b, c, *more = (_batched(info, batch) for info in (a, b, c, *(scales or ())))

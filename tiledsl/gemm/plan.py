@@ -41,8 +41,8 @@ class Problem(NamedTuple):
     dtype: of A and B, tf32 if f32 is multiplied so; dtype_b: of B, if it differs. out: of C. unit_a, unit_b, unit_c: of
     [batch, rows, columns] the axis along which elements are neighbours in memory, 1 or 2, or 0 for none. tma_a, tma_b:
     TMA can read the operand. tma_c: TMA can store C. apart_a, apart_b: TMA cannot read the operand as it is, but in
-    parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function,
-    one that adds the bias included. arch: name of the target.
+    parts (`hopper_apart.parts_of`). add_c: beta is not 0. bias: one is given. epilogue: there is an epilogue function
+    other than the default. arch: name of the target.
     processors: its SMs. batch_invariant: the order in which a row's products are added must not depend on m.
     promoted, split: as of `Format`. scaled: promoted sums by blocks, which are not exchanged, since their scales are of
     rows of A; others by rows of A and columns of B.

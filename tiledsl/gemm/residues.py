@@ -40,7 +40,7 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import J, K, L, M, N, P, Q
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, add_bias, applied
 from tiledsl.gemm.formats import Residues
 from tiledsl.gemm.pad import J2, K2, M2
 from tiledsl.gemm.planes import ROWS, STEP, VEC, WARPS, blocks, by_columns, inverse, lines_of, places_of
@@ -228,7 +228,7 @@ def combined(
     *,
     COUNT: const = 15,
     ADD_C: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
+    EPILOGUE: Const[Epilogue] = add_bias,
     EARLY: Const[bool] = False,
 ):
     """C = EPILOGUE(alpha times the numbers that have these residues, times both scales, + beta C). Without planes
@@ -257,6 +257,6 @@ def combined(
                 old = C.get(of, row, column + j, vec=vec * C.dtype.bytes)
                 for i in unroll(vec):
                     total[j + i] = beta * old[i].to(f64) + total[j + i]
-        y = EPILOGUE(total.to(C.dtype), bias, columns.to(index))
+        y = applied(EPILOGUE, total.to(C.dtype), bias, columns.to(index))
         for j in unroll(0, AT_ONCE, vec):
             C.put(of, row, column + j, y[j : j + vec] if vec > 1 else y[j])

@@ -9,17 +9,19 @@ from typing import Any
 from tiledsl.arch import target_named
 from tiledsl.compilation.parallel import Job, build_all
 from tiledsl.errors import short_traceback
-from tiledsl.gemm.epilogue import add_bias, plain
+from tiledsl.gemm.arguments import epilogue_of, flag, integer
 from tiledsl.gemm.formats import checked_factors, format_of
-from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, shapes_of_scales, stream_handle
+from tiledsl.gemm.operands import Operands, dtype_named, folded, shapes_of_scales, stream_handle
 from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
 from tiledsl.layout.shared import row_major
 from tiledsl.runtime.driver import driver
-from tiledsl.signatures.specialize import ArrayInfo, argument_error
+from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error, looking_at
 
 __all__ = ["operands_of", "warmup"]
 
+WARMUP = Called("warmup")
+"""What errors name."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
 APART = 1 << 50
 """Between the addresses of arrays that do not exist."""
@@ -37,7 +39,7 @@ def warmup(
     layouts: Sequence[str] = ("NN",),
     beta: float = 0.0,
     bias: bool = False,
-    epilogue: Any = plain,
+    epilogue: Any = None,
     batch_invariant: bool = False,
     stream: Any = None,
     arch: str | None = None,
@@ -54,43 +56,54 @@ def warmup(
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
     compiled by several processes.
     """
-    a = dtype_named(dtype)
-    b = a if dtype_b is None else dtype_named(dtype_b)
-    format = format_of(GEMM, a, b, precision, epilogue is not plain, scales)
-    _, beta = checked_factors(GEMM, 1.0, beta, precision)
-    out = format.results[0] if out_dtype is None else dtype_named(out_dtype)
+    a = dtype_named(dtype, WARMUP)
+    b = a if dtype_b is None else dtype_named(dtype_b, WARMUP)
+    behind, (_, beta) = epilogue_of(WARMUP, epilogue), checked_factors(WARMUP, 1.0, beta, precision)
+    flags = {"scales": scales, "bias": bias, "batch_invariant": batch_invariant}
+    scales, bias, batch_invariant = (flag(WARMUP, name, value) for name, value in flags.items())
+    format = format_of(WARMUP, a, b, precision, behind is not None, scales)
+    out = format.results[0] if out_dtype is None else dtype_named(out_dtype, WARMUP)
     if out not in format.results:
         possible = ", ".join(found.name for found in format.results)
         raise argument_error(
-            GEMM, f"out_dtype is {out}; expected one of {possible} for {format}", "pass one of them", code="C802"
+            WARMUP, f"out_dtype is {out}; expected one of {possible} for {format}", "pass one of them", code="C802"
         )
-    if bias and epilogue is plain:
-        epilogue = add_bias
-    behind = None if epilogue is plain else epilogue
-    wrong = [layout for layout in layouts if layout not in LAYOUTS]
-    if wrong:
-        raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}", code="C805")
+    layouts = _listed("layouts", layouts, f"some of {', '.join(LAYOUTS)}")
+    for layout in layouts:
+        if not isinstance(layout, str) or layout not in LAYOUTS:
+            message = f"layouts has {layout!r}; expected some of {', '.join(LAYOUTS)}"
+            raise argument_error(WARMUP, message, 'pass layouts=("NN", "NT"), for example', code="C805")
     device = 0 if arch is not None else driver().current_device()
     products = [
-        operands_of(tuple(shape), (format.a, format.b, out), layout, bias, behind is not None, device, scales)._replace(
+        operands_of(shape, (format.a, format.b, out), layout, bias, behind is not None, device, scales)._replace(
             batch_invariant=batch_invariant, promoted=format.promoted, split=format.split
         )
-        for shape in shapes
+        for shape in _listed("shapes", shapes, "a list of (m, n, k)")
         for layout in layouts
     ]
+    on = None if stream is None else stream_handle(stream, WARMUP)
     if arch is not None:
         target_named(arch)
         _compile(products, beta, behind, arch)
         return
     gpu = driver()
     _compile(products, beta, behind, gpu.target_of(device), gpu.devices[device].processors)
-    on = _current_stream(device) if stream is None else stream_handle(stream)
+    on = _current_stream(device) if on is None else on
     capturing = gpu.capturing(on)
     for of in products:
         made = prepare(gpu, of, beta, behind, capturing)
         made.reserve(on)
         if not capturing:
             made.prepare_graphs(on)
+
+
+def _listed(name: str, values: Any, expected: str) -> list[Any]:
+    """Return the items of an argument. Raises KernelArgumentError."""
+    fix = "pass a list"
+    with looking_at(WARMUP, name, values, expected, fix):
+        if isinstance(values, str) or not hasattr(values, "__iter__"):
+            raise argument_error(WARMUP, f"{name} is {values!r}; expected {expected}", fix, code="C805")
+        return list(values)
 
 
 def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: Any) -> None:
@@ -105,15 +118,16 @@ def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: An
 
 
 def operands_of(
-    shape: tuple[int, ...], dtypes: tuple[DType, ...], layout: str, bias: bool, by_column: bool, device: int,
+    shape: Sequence[int], dtypes: tuple[DType, ...], layout: str, bias: bool, by_column: bool, device: int,
     scaled: bool = False,
 ) -> Operands:  # fmt: skip
     """Arrays of this shape, which do not exist. scaled: with scales, stored as what they scale."""
-    if len(shape) not in (3, 4) or any(type(n) is not int or n < 1 for n in shape):
-        raise argument_error(
-            GEMM, f"the shape {shape}", "pass (m, n, k) or (batch, m, n, k), of positive ints", code="C803"
-        )
-    *batch, m, n, k = shape
+    expected = "(m, n, k) or (batch, m, n, k)"
+    extents = [integer(WARMUP, "an extent", n) for n in _listed("a shape", shape, expected)]
+    if len(extents) not in (3, 4) or min(extents) < 1:
+        message = f"a shape is {shape!r}; expected {expected}, of positive integers"
+        raise argument_error(WARMUP, message, "pass shapes=[(512, 4096, 4096)], for example", code="C803")
+    *batch, m, n, k = extents
 
     def array(number: int, dtype: DType, rows: int, columns: int, order: str) -> ArrayInfo:
         stored = (*batch, rows, columns) if order == "N" else (*batch, columns, rows)
