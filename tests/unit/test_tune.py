@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cache_faults import one_warning
 from tests.unit.tune_stubs import StubDevice, no_gpu, open_fake_builder, open_fake_timer, open_never, open_stub
 from tiledsl.__main__ import main
+from tiledsl.compilation import cache as cache_module
 from tiledsl.errors import TileError
 from tiledsl.inspect.contenders import Operands
 from tiledsl.inspect.loading import load_kernel
@@ -377,6 +380,26 @@ def test_builds_are_carried(file: Path, capsys: pytest.CaptureFixture[str], monk
         tune(file, *one, "--build", "sm_90a")
     with pytest.raises(TileError, match="--build builds into a folder that is carried"):
         tune(file, "--build", "sm_90a")
+
+
+def test_a_damaged_build_is_not_carried(file: Path) -> None:
+    """Nor one that has a right checksum, and is of other consts."""
+    folder = file.parent / "kernels"
+    tuned = Task(str(file), "", (), "", "", "sm_90a", kernels=str(folder)).opened()
+    tuned.carried.begin()
+    builds = [tuned.build_of(size_of((4, 4, 4)), {"T": tile, "U": 1}, "sm_90a") for tile in (4, 8)]
+    for build in builds:
+        tuned.carried.build(tuned.kernel, *build)
+        assert tuned.carried.adopt(tuned.kernel, *build) is not None
+    one, other = sorted(folder.glob("*.kernel"))
+    whole = one.read_bytes()
+    content = whole[32:]
+    damaged = (b"", whole[:-1], whole + b"x", hashlib.sha256(b"x").digest() + b"x", other.read_bytes())
+    for damage in (*damaged, hashlib.sha256(content[:-9]).digest() + content[:-9]):
+        cache_module._warned.clear()
+        one.write_bytes(damage)
+        with one_warning(f"{one.name} is damaged"):
+            assert [tuned.carried.adopt(tuned.kernel, *build) for build in builds].count(None) == 1
 
 
 def test_without_a_disk_cache_builds_need_a_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
