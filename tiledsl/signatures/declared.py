@@ -146,6 +146,8 @@ class _Reader:
     def read(self, annotation: Any) -> Declared:
         if isinstance(annotation, typing.ForwardRef):
             annotation = annotation.__forward_arg__
+        if (isinstance(annotation, str) and annotation.startswith("*")) or getattr(annotation, "__unpacked__", False):
+            return Declared()  # ``*xs: *tuple[f32, i32]``
         if isinstance(annotation, str):
             try:
                 return self.read(evaluated(annotation, self.fn, self.names))
