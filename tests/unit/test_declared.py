@@ -88,6 +88,9 @@ CONVERTED = {
         "@tile_function\ndef f(x: f32) -> f32:\n    if x > 1:\n        return 1\n    return x", "X[0] = f(X[1]) / 3",
         np.float32(1) / np.float32(3),
     ),
+    "other annotations are for readers": (
+        "@tile_function\ndef f(x: Sequence[f16], y: type[f16], *z: *tuple[f16, ...]): return x", "X[0] = f(5, 1, n)", 5
+    ),
     "None by default": (
         "@tile_function\ndef f(x: f32 = None) -> f32:\n    return 7 if x is None else x", "X[0] = f()", 7
     ),

@@ -176,9 +176,9 @@ def inline(
     if len(callers) > MAX_CALLS:
         fix = "let the functions below do more in one of them"
         raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix, code="C110")
-    arguments = bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     declared = DeclaredFunction(function)
-    arguments = declared.arguments(frame, node, arguments)
+    given = bind(frame, node, declared.declared.signature, function, args, kwargs)
+    arguments = declared.arguments(frame, node, given)
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
     inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)

@@ -6,7 +6,6 @@ Literals take the declared dtype, everything else must have it. docs/language.md
 from __future__ import annotations
 
 import ast
-import inspect
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -81,7 +80,7 @@ class DeclaredFunction:
 
     def arguments(self, frame: Frame, node: ast.AST, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of the call at `node` of `frame` as the function gets them."""
-        found, parameters = dict(given), inspect.signature(self.function.fn).parameters
+        found, parameters = dict(given), self.declared.signature.parameters
         wanted = [(name, self.declared.parameters[name]) for name in given if name in self.declared.parameters]
         wanted.sort(key=lambda pair: isinstance(given[pair[0]], (bool, int, float)))  # values say which dtype T is
         for name, declared in wanted:

@@ -130,7 +130,8 @@ def _walk_instance(walk: Walk, value: Any) -> None:
     walk.visit(cls)
     ours = home(cls) == "tiledsl"
     if ours and isinstance(value, TileFunction):
-        walk.add("declared", repr(declared_of(value)))  # pyright: ignore[reportUnknownArgumentType]
+        if home(value.fn) != "tiledsl":  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            walk.add("declared", repr(declared_of(value)))  # pyright: ignore[reportUnknownArgumentType]
         walk.kernel(value.fn)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
         return
     if ours and cls.__name__ == "TileKernel":

@@ -115,6 +115,7 @@ class DeclaredCall:
 
     parameters: Mapping[str, Declared]
     result: Declared | None
+    signature: inspect.Signature = field(repr=False)
 
 
 _READ: WeakKeyDictionary[TileFunction[..., Any], DeclaredCall] = WeakKeyDictionary()
@@ -124,12 +125,12 @@ def declared_of(function: TileFunction[..., Any]) -> DeclaredCall:
     """Return what the annotations of `function` declare. They are read once."""
     known = _READ.get(function)
     if known is None:
-        signature = inspect.signature(function.fn, follow_wrapped=False)
+        signature = inspect.signature(function.fn, follow_wrapped=False)  # of the function that is compiled
         reader = _Reader(function.fn, function.names)
         given = {name: p.annotation for name, p in signature.parameters.items() if p.annotation is not p.empty}
         result = signature.return_annotation
         read = {name: reader.read(annotation) for name, annotation in given.items()}
-        known = DeclaredCall(read, None if result is signature.empty else reader.read(result))
+        known = DeclaredCall(read, None if result is signature.empty else reader.read(result), signature)
         _READ[function] = known
     return known
 
@@ -145,6 +146,8 @@ class _Reader:
     def read(self, annotation: Any) -> Declared:
         if isinstance(annotation, typing.ForwardRef):
             annotation = annotation.__forward_arg__
+        if (isinstance(annotation, str) and annotation.startswith("*")) or getattr(annotation, "__unpacked__", False):
+            return Declared()  # ``*xs: *tuple[f32, i32]``
         if isinstance(annotation, str):
             try:
                 return self.read(evaluated(annotation, self.fn, self.names))

@@ -45,6 +45,8 @@ def _plain(value: Any, done: dict[int, Any], around: tuple[int, ...]) -> Any:
     kind = exact_type(value)
     if kind in ATOMS:
         return value
+    if kind in (list, tuple) and ATOMS.issuperset(map(exact_type, value)):  # a long table, often
+        return value
     parts = _parts(value, kind)
     if parts is None:
         return _number(value)
