@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,31 +40,17 @@ class Part:
     program: Program
     registers: list[Any]
 
-    def blocks(self) -> int:
-        x, y, z = self.launch.launch.grid
-        return x * y * z
-
-    def chunk_size(self, options: Options) -> int:
-        """Return how many blocks a chunk has."""
-        run, launch = self.launch, self.launch.launch
-        unit = whole_clusters(launch)
+    def chunk_blocks(self, options: Options) -> int:
+        """Return how many blocks a chunk has at most, in whole clusters."""
+        launch, unit = self.launch.launch, whole_clusters(self.launch.launch)
         memory = _CHECKED_BYTES if options.checks else _SHARED_BYTES
-        most = min(options.chunk_threads // (run.positions.warps * WARP), memory // max(1, launch.shared_bytes))
+        threads = self.launch.positions.warps * WARP
+        most = min(options.chunk_threads // threads, memory // max(1, launch.shared_bytes))
         return max(1, most // unit) * unit
 
     def chunks(self, options: Options) -> Iterator[Start]:
-        blocks, size = self.blocks(), self.chunk_size(options)
+        blocks, size = prod(self.launch.launch.grid), self.chunk_blocks(options)
         return ((self, first, min(size, blocks - first)) for first in range(0, blocks, size))
-
-    def require_few(self, options: Options) -> None:
-        """Raise HazardError if the chunks alone have more steps than the run may have, with or without a seed."""
-        steps = _CHUNK_STEPS * -(-self.blocks() // self.chunk_size(options))
-        if steps > options.max_steps:
-            shown = " x ".join(map(str, self.launch.launch.grid))
-            head = f"the run does not end: a grid of {shown} blocks"
-            message = f"{head} counts as {steps} iterations of loops or more; at most {options.max_steps} are possible"
-            fix = "launch fewer blocks, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
-            raise HazardError(message, self.launch.kernel.loc, fix, code="T402")
 
 
 Start = tuple[Part, int, int]
@@ -72,8 +59,7 @@ Start = tuple[Part, int, int]
 
 def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: Reports | None) -> None:
     """All blocks of these launches, which run at the same time."""
-    for part in parts:
-        part.require_few(options)
+    _require_few(parts, options)
     waiting = _in_rounds([part.chunks(options) for part in parts])
     for start in islice(waiting, len(parts)):
         _begin(start, turns)
@@ -93,6 +79,18 @@ def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: R
             for error in chunk.mbarriers.incomplete(chunk.run.launch, chunk.run.kernel.loc):
                 if not reports.told:  # copies that nobody waits for do not come
                     reports.tell(error)
+
+
+def _require_few(parts: Sequence[Part], options: Options) -> None:
+    """Raise HazardError if the chunks alone have more steps than the run may have, with or without a seed."""
+    for part in parts:
+        launch = part.launch.launch
+        steps = _CHUNK_STEPS * -(-prod(launch.grid) // part.chunk_blocks(options))
+        if steps > options.max_steps:
+            head = f"the run does not end: a grid of {' x '.join(map(str, launch.grid))} blocks"
+            message = f"{head} counts as {steps} iterations of loops or more; at most {options.max_steps} are possible"
+            fix = "launch fewer blocks, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
+            raise HazardError(message, part.launch.kernel.loc, fix, code="T402")
 
 
 def _in_rounds(each: Sequence[Iterator[Start]]) -> Iterator[Start]:
