@@ -27,8 +27,11 @@ from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 COUNTER = count()
 SCALARS = [DTYPES[f"{sign}{bits}"] for sign in "iu" for bits in (8, 16, 32, 64)]
-NAMES: dict[str, Any] = {t.name: getattr(lang, t.name) for t in (*SCALARS, DTYPES["index"])}
-NAMES |= {f.__name__: f for f in (Global, grid, grid_size, threads, cdiv, where)} | {"M": M}
+NAMES: dict[str, Any] = {
+    "M": M,
+    **{t.name: getattr(lang, t.name) for t in (*SCALARS, DTYPES["index"])},
+    **{f.__name__: f for f in (Global, grid, grid_size, threads, cdiv, where)},
+}
 BINARY = ["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>"]
 
 

@@ -201,6 +201,9 @@ MODULES = {
     "an arch that is a number": HEAD + "@tile_kernel(arch=5)  # error: no target 5\ndef k(A: f32): pass\n",
     "device as a parameter": HEAD
     + "@tile_kernel\ndef k(\n    device: f32  # error: cannot be called device\n): pass\n",
+    "a grid of a tree of sums": HEAD
+    + "@tile_kernel\ndef k(A: Global[f32, M]):\n    n = M + 1\n    for _ in unroll(60):\n        n = n + n\n"
+    + "    A[grid(n) + threads(1)] = 1.0  # error: takes more than 1000 operations\n",
     "processors as a parameter": HEAD
     + "@tile_kernel\ndef k(\n    processors: i32  # error: processors is the number of SMs\n): pass\n",
 }

@@ -245,9 +245,10 @@ class _OpsVerifier:
             self.warps = self.role(op, role) if role and position == 0 else outer
             self.block(inner, op, end)
         self.warps = outer
-        if isinstance(op, tile.SharedAlloc) and not op.over:
-            self.shared += op.type.bytes
-            op.require(self.shared <= MOST_SHARED, f"{self.shared} bytes of shared tiles; at most {MOST_SHARED} fit")
+        if isinstance(op, tile.SharedAlloc):
+            self.shared += 0 if op.over else op.type.bytes
+            most = max(self.shared, op.type.bytes)
+            op.require(most <= MOST_SHARED, f"{most} bytes of shared tiles; at most {MOST_SHARED} fit")
         op.verify_in(self.kernel)
         self.signature(op)
         for carried in [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else ():

@@ -30,8 +30,9 @@ def grid(
 def grid(*extents: HostExtent, cluster: tuple[int, ...] = ()) -> Any:
     """Launch this many blocks along x, y, z, and give this block's indices: one, or a tuple.
 
-    The extents are evaluated on the host: dimensions, consts, integer scalars, `processors`, and ``+ - * // %``,
-    `cdiv`, `min` and `max` of them. Limits: x 2^31 - 1, y and z 65535. Once, at the kernel's top level.
+    The host evaluates the extents: dimensions, consts, integer scalars, `processors`, and integer operators, `cdiv`,
+    `min`, and `max` of them. They have the value that they have in the kernel: integers wrap, and ``x // 0`` is 0.
+    Limits: x 2^31 - 1, y and z 65535. Call it once, at the kernel's top level.
     (PTX ISA: %ctaid.)
 
     cluster: how many neighbouring blocks along x, y, z, at most 8 in all, run at the same time and reach each other's

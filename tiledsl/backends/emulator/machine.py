@@ -51,16 +51,6 @@ class Part:
         most = min(options.chunk_threads // threads, memory // max(1, launch.shared_bytes), self.fits.blocks)
         return max(1, most // unit) * unit
 
-    def require_few(self, options: Options) -> None:
-        """Raise HazardError if the chunks alone have more steps than the run may have, with or without a seed."""
-        steps = _CHUNK_STEPS * -(-prod(self.launch.launch.grid) // self.chunk_blocks(options))
-        if steps > options.max_steps:
-            shown = " x ".join(map(str, self.launch.launch.grid))
-            head = f"the run does not end: a grid of {shown} blocks"
-            message = f"{head} counts as {steps} iterations of loops or more; at most {options.max_steps} are possible"
-            fix = "launch fewer blocks, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
-            raise HazardError(message, self.launch.kernel.loc, fix, code="T402")
-
 
 class _Waiting(NotStarted):
     """Those of one launch, which start in chunks."""
@@ -83,8 +73,7 @@ class _Waiting(NotStarted):
 
 def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: Reports | None) -> None:
     """All blocks of these launches, which run at the same time."""
-    for part in parts:
-        part.require_few(options)
+    _require_few(parts, options)
     waiting = deque(_Waiting(part, options) for part in parts)
     for _ in parts:
         _begin_some(waiting, turns)
@@ -104,6 +93,18 @@ def run_blocks(parts: Sequence[Part], options: Options, turns: Turns, reports: R
             for error in chunk.mbarriers.incomplete(chunk.run.launch, chunk.run.kernel.loc):
                 if not reports.told:  # copies that nobody waits for do not come
                     reports.tell(error)
+
+
+def _require_few(parts: Sequence[Part], options: Options) -> None:
+    """Raise HazardError if the chunks alone have more steps than the run may have, with or without a seed."""
+    for part in parts:
+        launch = part.launch.launch
+        steps = _CHUNK_STEPS * -(-prod(launch.grid) // part.chunk_blocks(options))
+        if steps > options.max_steps:
+            head = f"the run does not end: a grid of {' x '.join(map(str, launch.grid))} blocks"
+            message = f"{head} counts as {steps} iterations of loops or more; at most {options.max_steps} are possible"
+            fix = "launch fewer blocks, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
+            raise HazardError(message, part.launch.kernel.loc, fix, code="T402")
 
 
 def _begin_some(waiting: deque[_Waiting], turns: Turns) -> bool:

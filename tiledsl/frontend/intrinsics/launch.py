@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -10,7 +12,7 @@ from tiledsl import lang
 from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_THREADS, MOST_THREADS_ALONG, PORTABLE_CLUSTER
 from tiledsl.frontend.arithmetic import apply, at_compile_time, items_of
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe, is_int, positive_ints
-from tiledsl.frontend.budget import MAX_UNROLL
+from tiledsl.frontend.budget import MAX_GRID_OPS, MAX_UNROLL
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.steps import Bounds
 from tiledsl.ir.core import Op, Value
@@ -101,6 +103,14 @@ def _grid_size(call: Call) -> Any:
 
 def host_expression(call: Call, extent: Any) -> Expr:
     """Return a grid extent as an expression that the launch evaluates, read off the ops that compute it."""
+    return _host_expression(call, extent, count(1))
+
+
+def _host_expression(call: Call, extent: Any, calls: Iterator[int]) -> Expr:
+    """calls: counts the calls for one extent, in which a value that is used twice is computed twice."""
+    if next(calls) > MAX_GRID_OPS:
+        message = f"a grid extent takes more than {MAX_GRID_OPS} operations, each use of a value counted"
+        raise call.error(message, "compute it before the call, and pass it as a scalar", code="C115")
     if is_int(extent):
         return extent
     if not isinstance(extent, Value):
@@ -116,21 +126,21 @@ def host_expression(call: Call, extent: Any) -> Expr:
             assert isinstance(tensor, GlobalType)
             return tensor.dims[owner.axis]
         case arith.Cast() if _on_host(to := owner.to) and _on_host(owner.src.type):
-            given = host_expression(call, owner.src)
+            given = _host_expression(call, owner.src, calls)
             (low, high), (least, most) = to.limits, owner.src.dtype.limits
             return given if low <= least and most <= high else CallExpr("cast", (given,), to)
         case arith.Scalar() if owner.fn.name in FUNCTIONS and _on_host(owner.operands[0].type):
-            return CallExpr(owner.fn.name, _host_expressions(call, owner), owner.operands[0].dtype)
+            return CallExpr(owner.fn.name, _host_expressions(call, owner, calls), owner.operands[0].dtype)
         case arith.Select() if _on_host(extent.type):
-            return CallExpr("select", _host_expressions(call, owner), extent.dtype)
+            return CallExpr("select", _host_expressions(call, owner, calls), extent.dtype)
         case _:
             message = "a grid extent depends on something that the host does not know before the launch"
             fix = "compute it from dimensions, consts, and integer scalars with integer operators, cdiv, min, and max"
             raise call.error(message, fix, code="C115")
 
 
-def _host_expressions(call: Call, op: Op) -> tuple[Expr, ...]:
-    return tuple(host_expression(call, operand) for operand in op.operands)
+def _host_expressions(call: Call, op: Op, calls: Iterator[int]) -> tuple[Expr, ...]:
+    return tuple(_host_expression(call, operand, calls) for operand in op.operands)
 
 
 def _on_host(type_: Type) -> bool:
