@@ -17,7 +17,7 @@ from tests.fuzz.outcome import ROOT, Outcome, OutOfTime, judge, limit
 from tests.fuzz.runner import State, run_cases, single, summary
 
 SEED = 7
-CASES = {"sources": 60, "texts": 200, "calls": 120, "integers": 4}
+CASES = {"sources": 60, "texts": 200, "calls": 120, "integers": 3}
 
 
 @pytest.mark.parametrize("kind", CASES)

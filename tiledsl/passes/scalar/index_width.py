@@ -140,8 +140,9 @@ class _Exact:
             op = each.op
             if isinstance(op, arith.Cast):
                 return op.src.dtype.is_integer
-            product = isinstance(op, arith.Scalar) and op.fn.name == "mul" and not op.nowrap
-            return product and not self.fits(each) and all(integer(v) is None for v in op.operands)
+            if not isinstance(op, arith.Scalar) or op.fn.name != "mul" or op.nowrap:
+                return False
+            return not self.fits(each) and all(integer(v) is None for v in op.operands)
 
         def made_of(each: Value) -> Sequence[Value]:
             op = each.op
