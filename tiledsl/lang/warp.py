@@ -1,8 +1,8 @@
 """Exchange between the 32 lanes of a warp. All lanes must take part. (PTX ISA: shfl.sync, vote.sync.)
 
 `width`, a power of two up to 32, splits the warp into groups; a source outside the own group gives
-the lane's own value. Any dtype of 1 to 8 bytes. If a block's threads are no multiple of 32, its last warp lacks lanes: a
-shuffle gets an undefined value from one of these, and votes ask the others.
+the lane's own value. Any dtype of 1 to 8 bytes. If a block's threads are no multiple of 32, its last warp lacks lanes:
+a shuffle gets an undefined value from one of these, and votes ask the others.
 """
 
 from __future__ import annotations
