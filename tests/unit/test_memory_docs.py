@@ -66,7 +66,16 @@ CASES: dict[str, Any] = {"split_k": split_k, "mean": mean, "largest": largest}
 
 
 def test_the_page_has_these_examples() -> None:
-    assert EXAMPLES.keys() == CASES.keys() | {"reduce_scatter"}
+    assert EXAMPLES.keys() == CASES.keys() | {"reduce_scatter", "publish"}
+
+
+def test_the_example_of_a_fence_after_the_barrier(tmp_path: Path) -> None:
+    kernel = module("publish", EXAMPLES["publish"], tmp_path).publish
+    for by_fence in (True, False):
+        assert kernel.compile(arch="sm_90a", BY_FENCE=by_fence).resources.spill_stores == 0
+        ready = np.zeros(3, np.int32)
+        kernel.check(np.zeros((3, 64), np.float32), ready, BY_FENCE=by_fence)
+        assert ready.tolist() == [1, 1, 1]
 
 
 def test_the_example_of_several_gpus(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Changes:
-    """How often, in the whole run, anything may have changed that a loop can wait for: memory, or where a warp is."""
+    """The number of times that something may have changed that a loop can wait for, in the whole run."""
 
     count: int = 0
 
@@ -151,7 +151,7 @@ class Copies:
         self.arrive("mbarrier", lambda copy: wanted[copy.transfer.rows, copy.waits])
 
     def deliver_all(self) -> None:
-        """All loads that mbarriers count arrive, whoever waits for them."""
+        """Let all loads arrive that mbarriers count, whoever waits for them."""
         self.arrive("mbarrier", lambda copy: np.ones(len(copy.waits), np.bool_))
 
     def store(self, transfer: Transfer) -> NDArray[np.uint8]:

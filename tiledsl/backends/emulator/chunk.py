@@ -64,7 +64,7 @@ class Chunk:
 
     @property
     def blocks_ended(self) -> int:
-        """How many blocks have."""
+        """Return how many blocks have ended."""
         return int(np.count_nonzero(self.ended == self.warps))
 
     def end(self, rows: Ints) -> None:

@@ -44,7 +44,7 @@ class Part:
     fits: Residency
 
     def chunk_blocks(self, options: Options) -> int:
-        """How many blocks a chunk has at most, in whole clusters."""
+        """Return how many blocks a chunk has at most, in whole clusters."""
         launch, unit = self.launch.launch, whole_clusters(self.launch.launch)
         memory = _CHECKED_BYTES if options.checks else _SHARED_BYTES
         threads = self.launch.positions.warps * WARP
@@ -60,7 +60,7 @@ class _Waiting(NotStarted):
         self.part, self.size, self.unit = part, part.chunk_blocks(options), whole_clusters(self.launch)
 
     def begin(self, turns: Turns) -> bool:
-        """Start the next ones, as many as the GPU holds beside those that have not ended. False if that is none."""
+        """Start the next ones, as many as the GPU holds beside those that run. Return False if that is none."""
         chunks = [chunk for chunk in turns.schedules if chunk.run is self.part.launch]
         room = self.fits.blocks - sum(chunk.count - chunk.blocks_ended for chunk in chunks)
         count = min(self.size, room // self.unit * self.unit, self.left)
@@ -108,7 +108,7 @@ def _require_few(parts: Sequence[Part], options: Options) -> None:
 
 
 def _begin_some(waiting: deque[_Waiting], turns: Turns) -> bool:
-    """Start blocks of the first launch of which the GPU holds more; it has its next turn after the others."""
+    """Start blocks of the first launch of which the GPU holds more; its next turn comes after the others'."""
     for each in waiting:
         if each.begin(turns):
             waiting.remove(each)

@@ -24,8 +24,10 @@ _HARMLESS = frozenset({"read", "guard", "pinned", "identity"})
 
 
 def waiting_loops(kernel: Kernel) -> dict[control.While, tuple[int, ...]]:
-    """The loops that read memory and change none, but for atomic operations that may find what they would write. Each
-    with the positions of the carried values that it decides by; others, as a count of iterations, change nothing."""
+    """Return the loops that read memory and change none, except by atomic operations, which may find what they write.
+
+    Each has the positions of the carried values that it decides by. Others, as a count of iterations, do not matter.
+    """
     found: dict[control.While, tuple[int, ...]] = {}
     for op in kernel.walk():
         if not isinstance(op, control.While):
@@ -37,7 +39,7 @@ def waiting_loops(kernel: Kernel) -> dict[control.While, tuple[int, ...]]:
 
 
 def _changes_nothing(op: Op) -> bool:
-    """Does it leave everything as it is? An atomic update may; the cohort's `changes` count those that do not."""
+    """Return whether it leaves everything as it is. An atomic update may; `Changes` counts those that do not."""
     if isinstance(op, (tile.Atomic, mem.Atomic)):
         return op.fn.reads
     if isinstance(op, (gpu.Fence, gpu.SyncWarp)):
@@ -46,7 +48,7 @@ def _changes_nothing(op: Op) -> bool:
 
 
 def _deciding(op: control.While, inner: Iterable[Op]) -> tuple[int, ...]:
-    """Positions of the values that the loop carries on which its conditions, accesses, and checks depend."""
+    """Return the positions of the carried values on which the loop's conditions, accesses, and checks depend."""
     starts = [v for each in (op, *inner) if each.blocks for v in deciders(each)]
     starts += [v for each in inner if each.effects for v in each.operands]
 
@@ -63,8 +65,10 @@ State = tuple[int, Any, tuple[Any, ...]]
 
 
 def visit(c: Cohort, loop: Op, values: Iterable[Any]) -> None:
-    """The cohort is back at the head of the loop, with these values. Sets `c.repeats` if nothing is different from its
-    last visit."""
+    """Note that the cohort is back at the head of the loop, with these values.
+
+    Sets `c.repeats` to the number of changes if nothing is different from its last visit, else to -1.
+    """
     now: State = c.chunk.changes.count, c.mask, (*values,)
     before = c.visits.get(loop)
     c.visits[loop] = now
@@ -72,7 +76,7 @@ def visit(c: Cohort, loop: Op, values: Iterable[Any]) -> None:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Are the values equal, bit for bit?"""
+    """Return whether the values are equal."""
     if a is b:
         return True
     if is_fragment(a) and is_fragment(b):
@@ -83,7 +87,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def read_by(loop: Op) -> list[str]:
-    """The names of the memories that a loop reads, as far as they have some."""
+    """Return the names of the memories that a loop reads, as far as they have some."""
     memories = (access.memory for op in loop.walk() for access in op.accesses() if not access.writes)
     names = (_name(memory) for memory in memories if isinstance(memory, Value))
     return [*dict.fromkeys(name for name in names if name)]

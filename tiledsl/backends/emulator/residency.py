@@ -17,7 +17,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS
 
 FEW_PROCESSORS = 8
-"""SMs for which a grid that depends on their number is launched, unless a caller says how many."""
+"""SMs for which a grid that depends on their number is launched (default of `Options.processors`)."""
 
 _H200 = next(gpu for gpu in GPUS if gpu.name.startswith("H200"))
 _TARGET = TARGETS["sm_90a"]
@@ -45,8 +45,13 @@ class NotStarted:
 
 
 def residency(kernel: Kernel, launch: LaunchInfo, processors: int | None) -> Residency:
-    """Of a launch. processors: as the caller says. Where nobody does, a grid that depends on it is one for few, and
-    waits for no others than those."""
+    """Return how many blocks of a launch the GPU holds at once.
+
+    Args:
+        kernel: The kernel, for its shared memory.
+        launch: The shape of the launch.
+        processors: The SM count (default: few if the grid depends on it, else that of an H200).
+    """
     if processors is None:
         processors = FEW_PROCESSORS if depends_on_processors(kernel) else _H200.processors
     shared = kernel.shared_bytes if kernel.level == "thread" else 0  # tile level: not laid out yet
@@ -57,5 +62,5 @@ def residency(kernel: Kernel, launch: LaunchInfo, processors: int | None) -> Res
 
 
 def depends_on_processors(kernel: Kernel) -> bool:
-    """Is the grid computed from the number of SMs?"""
+    """Return whether the grid is computed from the SM count."""
     return any(PROCESSORS in re.findall(r"\w+", str(extent)) for extent in kernel.grid)

@@ -75,7 +75,10 @@ class Turns:
     # -- when no turn changes anything ---------------------------------------------------------
 
     def at_rest(self) -> bool:
-        """True if every cohort waits, or spins in a loop that nothing of what runs can end. Copies arrive before."""
+        """Return whether every cohort waits, or spins in a loop that nothing that runs can end.
+
+        Asynchronous copies arrive before that is said.
+        """
         before = self.changes.count
         if self.idle <= PATIENCE or not all(c.parked and c.repeats == before for c in self.queue) or not self.queue:
             return False
@@ -86,7 +89,11 @@ class Turns:
         return self.changes.count == before
 
     def endless(self, others: NotStarted | None) -> HazardError:
-        """What to say then. others: blocks that the GPU does not hold beside those that run."""
+        """Return the finding when the run is at rest.
+
+        Args:
+            others: The blocks that have not started, since the GPU holds no more. None: all have.
+        """
         described = self._described()
         loc = next(side.loc for _, side in described if side is not None)
         lines = "".join("\n  " + line for line, _ in described)
@@ -106,7 +113,7 @@ class Turns:
         return HazardError(message, loc, fix, code="T423", sides=sides_of(described))
 
     def _described(self) -> list[Described]:
-        """Of each launch, who spins and who waits at each place; as `Schedule.describe`, which has the others."""
+        """Describe who spins and who waits, for each launch and place."""
         found: dict[tuple[Launch, Op], list[Cohort]] = {}
         for cohort in self.queue:
             loop = self.schedules[cohort.chunk].loops.heads.get(cohort.pc)

@@ -36,12 +36,12 @@ Tell = Callable[[HazardError], None]
 
 
 def may_be_undefined(kernel: Kernel) -> bool:
-    """Can a shuffle of the kernel read a lane that the block does not have?"""
+    """Return whether a shuffle of the kernel may read a lane that the block does not have."""
     return kernel.thread_count % WARP != 0 and any(isinstance(op, warp.Shuffle) for op in kernel.walk())
 
 
 def with_shadows(program: Program, tell: Tell) -> Program:
-    """The program, which tells of uses of undefined values. Its instructions have the same places."""
+    """Return the program with shadows, which reports uses of undefined values. Its instructions keep their places."""
     shadowed = _shadowed(program.code)
     initial, fills = [*program.initial, DEFINED], dict(program.fills)
     shadows = _Shadows({}, len(program.initial), tell)
@@ -53,7 +53,7 @@ def with_shadows(program: Program, tell: Tell) -> Program:
 
 
 def _shadowed(code: Sequence[Instr]) -> set[int]:
-    """The registers whose values may depend on a shuffle."""
+    """Return the registers whose values may depend on a shuffle."""
     found = {r for i in code if isinstance(i, OpInstr) and isinstance(i.op, warp.Shuffle) for r in i.dsts}
     size = -1
     while size != len(found):
@@ -64,7 +64,7 @@ def _shadowed(code: Sequence[Instr]) -> set[int]:
 
 
 def _moves(instr: Instr) -> Iterable[tuple[int, int]]:
-    """From which registers an instruction passes values to which."""
+    """Return from which registers an instruction passes values to which."""
     match instr:
         case OpInstr():
             return ((start, to) for start in instr.srcs for to in instr.dsts) if _computes(instr.op) else ()
@@ -81,7 +81,7 @@ def _moves(instr: Instr) -> Iterable[tuple[int, int]]:
 
 
 def _computes(op: Op) -> bool:
-    """Does it do nothing but compute its results, for each lane from the operands there, or by an exchange?"""
+    """Return whether it only computes its results, for each lane from the operands there, or by an exchange."""
     if isinstance(op, (warp.Shuffle, warp.Vote, warp.Uniform)):
         return True
     scalars = all(isinstance(value.type, (DType, PtrType)) for value in (*op.operands, *op.results))
@@ -101,7 +101,7 @@ class _Shadows:
     told: set[Loc] = field(default_factory=set[Loc])
 
     def instr(self, instr: Instr) -> Instr:
-        """The instruction, which moves shadows along with values."""
+        """Return the instruction that moves shadows along with values."""
         of, free = self.of, [*instr.free, *(self.of[r] for r in instr.free if r in self.of)]
         match instr:
             case OpInstr() if any(r in of for r in (*instr.srcs, *instr.dsts)):
@@ -133,20 +133,26 @@ class _Shadows:
     def moved(
         self, sources: tuple[int, ...], targets: tuple[int, ...], having: tuple[int, ...] | None = None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Registers to read and to write, with the shadows of those that have one. having: what decides that."""
+        """Return the registers to read and to write, with the shadows of those that have one.
+
+        Args:
+            sources: The registers to read.
+            targets: The registers to write.
+            having: The registers whose shadows decide which pairs get some (default: the targets).
+        """
         pairs = [pair for pair in zip(sources, targets, having or targets, strict=True) if pair[2] in self.of]
         more = [self.of.get(source, self.defined) for source, _, _ in pairs]
         return (*sources, *more), (*targets, *(self.of[target] for _, target, _ in pairs))
 
     def read(self, c: Cohort, register: int) -> Any:
-        """The shadow of what a register holds."""
+        """Return the shadow of what a register holds."""
         shadow = c.regs[self.of[register]] if register in self.of else None
         return DEFINED if shadow is None else shadow
 
     # -- what ops do ---------------------------------------------------------------------------
 
     def after(self, c: Cohort, instr: OpInstr) -> Any:
-        """The shadow of the results, before the op runs. Tells of what the op uses."""
+        """Return the shadow of the results, before the op runs; report what the op uses."""
         op, given = instr.op, list[Any](self.read(c, r) for r in instr.srcs)
         if isinstance(op, warp.Shuffle):
             return self.shuffled(c, op, c.regs[instr.srcs[1]], *given)
@@ -167,7 +173,7 @@ class _Shadows:
         return found
 
     def shuffled(self, c: Cohort, op: warp.Shuffle, lane: Any, value: Any, of_lane: Any) -> Any:
-        """Of what a shuffle gives: the shadow of the value in the lane that it reads, or the shuffle's own."""
+        """Return the shadow of a shuffle's result: of the value in the lane that it reads, or the shuffle's own."""
         source, absent = shuffle_sources(c, op, lane)
         found = value
         if is_array(value) and value.shape[2] > 1:
@@ -183,7 +189,7 @@ class _Shadows:
         return np.where(missing, np.int16([*self.first].index(op) + 1), found)
 
     def use(self, c: Cohort, op: Op, shadows: Iterable[Any]) -> None:
-        """Tell of the first undefined value that an active lane uses."""
+        """Report undefined values that active lanes use, once for each line of a shuffle."""
         for shadow in filter(is_array, shadows):
             used = c.active() & (shadow != 0)
             for number, shuffle in enumerate([*self.first], 1):
@@ -209,7 +215,7 @@ class _Shadows:
 
 
 def _masked(ones: bool, values: Sequence[Any], given: Sequence[Any]) -> Any:
-    """Of `and` or `or`: a defined 0, or with `ones` all ones, decides alone."""
+    """Return the shadow of an `and`, or an `or` (`ones`): a defined 0, or all ones, decides alone."""
     zeros = np.zeros((), np.asarray(values[0]).dtype)
     decisive = ~zeros if ones else zeros
     alone = [(np.asarray(v) == decisive) & (np.asarray(s) == 0) for v, s in zip(values, given, strict=True)]
@@ -217,7 +223,7 @@ def _masked(ones: bool, values: Sequence[Any], given: Sequence[Any]) -> Any:
 
 
 def _largest(shadows: Sequence[Any]) -> Any:
-    """Of each lane's."""
+    """Return the largest of the shadows, lane by lane."""
     found: Any = DEFINED
     for shadow in shadows:
         found = np.maximum(found, shadow)

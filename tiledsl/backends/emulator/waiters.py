@@ -1,4 +1,4 @@
-"""Who waits or spins, and where: in words, and as data of a finding."""
+"""Describe who waits or spins, and where: in words, and as data of a finding."""
 
 from __future__ import annotations
 

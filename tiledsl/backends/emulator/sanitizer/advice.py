@@ -111,7 +111,7 @@ def _ordered(relation: Relation) -> Edge:
 
 
 def fenced_early(loc: Loc, same_rank: bool) -> Edge:
-    """The one who wrote has made a fence there, a barrier followed, and another thread has signaled without one."""
+    """Return the edge where the writer made a fence at `loc` before a barrier, and another thread then signaled."""
     scope, both = ("", "") if same_rank else ('"sys"', ', both with scope="sys", as they are on different GPUs')
     return Edge(
         "T102",

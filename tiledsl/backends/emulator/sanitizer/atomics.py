@@ -64,8 +64,14 @@ class Published:
         self.heard: dict[int, Past] = {}
 
     def early_fence(self, cluster: int, agent: int, when: int, to: int) -> Op | None:
-        """The fence that the agent of a cluster has made since its count `when`, where the cluster `to` has read what a
-        warp wrote without a release that knew of this: other threads than that warp's make no release of it."""
+        """Return a fence that comes after an access, but makes no release of it for the thread that signals.
+
+        Args:
+            cluster: The cluster of the warp that made the access.
+            agent: The warp's agent there.
+            when: Its count at the access.
+            to: The cluster that has read the signal: a relaxed write by a warp that knew of the access.
+        """
         known, (count, op) = self.heard.get(to, {}).get(cluster), self.fences.get((cluster, agent), (-1, None))
         return op if known is not None and count >= when and known.reshape(-1)[agent] >= when else None
 
@@ -149,7 +155,7 @@ class AtomicOrder:
                 self.acquire(found, row, warp)
 
     def hear(self, place: _Place, row: int, warp: int) -> None:
-        """It reads what may have been written there without a release."""
+        """Note that a warp reads what may have been written there without a release."""
         signal = self.published.signals.get(place)
         if signal is None or self.listened.get((row, warp)) is signal:
             return
