@@ -213,6 +213,14 @@ REASONS: list[Reason] = [
         r"ffma_tiles.py: return True / .*",
     ),
     Reason(
+        "the batch of a block is always less than the number of batches",
+        r"arith\.lt",
+        "compares",
+        "lt -> le",
+        r"ffma_staged.py: .* / copy_async\(.*",
+        subject="fastest, staged",
+    ),
+    Reason(
         "the factors of a product change places",
         r"mem\.load",
         "exchange_operand",
