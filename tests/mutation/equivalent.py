@@ -52,12 +52,12 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return "the same PTX"
     if op is None:
         return ""
+    if _expects_later(op, change):
+        return "bytes may arrive before they are expected, as the phase lacks this arrival"
     if any(rule(op, change) for rule in (_joins_earlier_group, _waits_earlier, _releases_later, _is_fenced_later)):
         return "a stronger wait"
     if change.guarded and (why := _left_out_for_nothing(made, mutant, op)):
         return why
-    if _expects_later(op, change):
-        return "bytes may arrive before they are expected, as the phase lacks this arrival"
     if _is_apart_from_fence(op, change):
         return "a proxy fence moved past a wait, or the wait past it"
     if op.name == "ring.wait" and change.what == "in_flight 0 -> 1":

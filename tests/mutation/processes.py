@@ -56,7 +56,7 @@ def apart(work: Work, patience: float) -> Result:
     _, status = os.waitpid(child, 0)
     seconds = time.monotonic() - start
     if text is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
-        return Result("no end", f"stopped after {patience:.0f} seconds", seconds)
+        return Result("failed", f"stopped after {patience:.0f} seconds", seconds)
     if not text:
         return Result("failed", "the process died", seconds)
     return Result(**{**json.loads(text), "seconds": seconds})

@@ -102,6 +102,13 @@ REASONS: list[Reason] = [
         subject="hopper_fastest",
     ),
     Reason(
+        "the second of two buffers is used once per tile, and the block waits for all stores before the first piece",
+        r"gpu\.named_barrier",
+        "narrower|skips|partly",
+        code=r"hopper_stores.py: .* / store_tma\(y, to, via=matrix.*",
+        subject="hopper_fastest",
+    ),
+    Reason(
         "the narrow piece's buffer is used once per tile, and the block waits for all stores before the first piece",
         r"gpu\.named_barrier",
         "delete|move_.*",
@@ -123,7 +130,7 @@ REASONS: list[Reason] = [
     Reason(
         "no product reads the last fill, which is loaded ahead",
         r"tma\.load|mem\.tma_load",
-        "off_by_one|shift",
+        "off_by_one|shift|exchange.*",
         code=r"mma.py: .* / tma_load\(as_stored\([AB]\[.*",
     ),
     Reason(
@@ -204,6 +211,14 @@ REASONS: list[Reason] = [
         "compares",
         "le -> lt",
         r"ffma_tiles.py: return True / .*",
+    ),
+    Reason(
+        "the batch of a block is always less than the number of batches",
+        r"arith\.lt",
+        "compares",
+        "lt -> le",
+        r"ffma_staged.py: .* / copy_async\(.*",
+        subject="fastest, staged",
     ),
     Reason(
         "the factors of a product change places",

@@ -52,11 +52,11 @@ Kinds = Literal["general", "protocol", "all"]
 CAUGHT = "finding", "deadlock", "refused", "wrong result", "other error", "no end"
 OUTCOMES = *CAUGHT, "equivalent", "no difference", "survived", "not reached", "failed"
 """finding: of the check, but deadlocks and waits without end. refused: by the verifier or a pass. no end: stopped by
-the limit of steps, or by the clock. no difference: a change of values that inputs of random sizes do not show either:
+the limit of steps. no difference: a change of values that inputs of random sizes do not show either:
 tested, not proven. not reached: no input executes the op, so that the mutant is a miss. failed: what runs mutants has a
-fault, and so the mutant is a miss, too."""
+fault or needs more time, and so the mutant is a miss, too."""
 
-PATIENCE = 40.0
+PATIENCE = 120.0
 """Seconds until a mutant's process is ended."""
 SEEDS = 1, 2
 """Other schedules, for those of ops that order, or begin asynchronous work, which the usual one does not show."""
