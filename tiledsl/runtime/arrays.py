@@ -260,7 +260,8 @@ def _meets(axes: list[tuple[int, int]], offset: int, moved: bool, left: list[int
         left: How many more steps may be tried. If none are left, the result is True.
     """
     if len(axes) <= 2:
-        return _two_meet(*axes, *[(1, 0)] * (2 - len(axes)), offset, moved)
+        first, second, *_ = [*axes, (1, 0), (1, 0)]
+        return _two_meet(first, second, offset, moved)
     (stride, most), rest = axes[0], axes[1:]
     reach = sum(step * count for step, count in rest)
     # The step that is negative is another one's mirror image, unless others have moved.
