@@ -53,11 +53,18 @@ _WRITTEN = {"and": "and_", "or": "or_", "not": "not_"}
 """The text of functions that are keywords of Python."""
 _READ = {name: name for name in FUNCTIONS if name not in _WRITTEN} | {text: name for name, text in _WRITTEN.items()}
 
+
+def ceildiv(a: int, b: int) -> int:
+    """Return ``a / b`` rounded up, as the row `ceildiv` of the scalar table does where nothing wraps."""
+    return -(-a // b)
+
+
 _EXACT: dict[str, Callable[..., int]] = {
     "add": int.__add__,
     "sub": int.__sub__,
     "mul": int.__mul__,
     "floordiv": int.__floordiv__,
+    "ceildiv": ceildiv,
     "mod": int.__mod__,
     "min": min,
     "max": max,

@@ -59,7 +59,7 @@ def _zero_divisors(expr: Expr, names: Mapping[str, int]) -> Iterator[Expr]:
     if isinstance(expr, CallExpr):
         for arg in expr.args:
             yield from _zero_divisors(arg, names)
-        if expr.fn in ("floordiv", "mod") and evaluate(expr.args[1], names) == 0:
+        if expr.fn in ("floordiv", "ceildiv", "mod") and evaluate(expr.args[1], names) == 0:
             yield expr.args[1]
 
 
