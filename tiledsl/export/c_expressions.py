@@ -44,13 +44,13 @@ _ANY = {
 }
 _SIGNED = {
     "floordiv": "(b == 0 ? 0 : b == -1 ? ({t})(0 - (uint64_t)a) : ({t})(a / b - (a % b != 0 && (a < 0) != (b < 0))))",
+    "ceildiv": "b == 0 ? 0 : b == -1 ? ({t})(0 - (uint64_t)a) : ({t})(a / b + (a % b != 0 && (a < 0) == (b < 0)))",
     "abs": "a < 0 ? ({t})(0 - (uint64_t)a) : a",
-    "ceildiv": "(b == 0 ? 0 : b == -1 ? ({t})(0 - (uint64_t)a) : ({t})(a / b + (a % b != 0 && (a < 0) == (b < 0))))",
     "shr": "({t})(a >> (({u})b < {bits} ? ({u})b : {bits} - 1))",
 }
 _UNSIGNED = {
     "floordiv": "(b == 0 ? 0 : ({t})(a / b))",
-    "ceildiv": "(b == 0 ? 0 : ({t})(a / b + (a % b != 0)))",
+    "ceildiv": "b == 0 ? 0 : ({t})(a / b + (a % b != 0))",
     "abs": "a",
     "shr": "({u})b < {bits} ? ({t})(a >> b) : 0",
 }
