@@ -95,7 +95,6 @@ def _compiled(kernel: TileKernel, path: Path, random: Random, case: int) -> Outc
 
     def observe(stage: str, now: Kernel) -> None:
         if stage == "tile":
-            verify(now)
             tile_level.append(now.clone())
 
     arch = signature.arch or "sm_90a"
@@ -104,6 +103,7 @@ def _compiled(kernel: TileKernel, path: Path, random: Random, case: int) -> Outc
             dtype = DTYPES["bf16"] if arch == "sm_90a" or "mma" in signature.name else DTYPES["f32"]
             spec = assumed(signature, dict.fromkeys(signature.dtype_variables, dtype), check_consts(signature, {}))
             lowered, _ = lower(signature, spec, arch, observe=observe, bounds=True)
+            verify(tile_level[0])  # only now: checks on the way refuse what exceeds limits, and say how to fix it
             verify(lowered)
     except BaseException as error:
         return judge(error, str(path))

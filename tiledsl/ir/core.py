@@ -131,7 +131,7 @@ class Op:
     named: ClassVar[Mapping[str, operand]] = {}
     """The operands that the class names."""
     named_operands: ClassVar[int] = 0
-    """How many those are, all before the last of them counted."""
+    """How many operands there must be for those, counted from the front and from the end."""
     attributes: ClassVar[Mapping[str, attribute[Any]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Of all attributes, in the order of `attributes`; None: it must be given."""
@@ -141,7 +141,8 @@ class Op:
         attributes: dict[str, attribute[Any]] = {k: v for k, v in said.items() if isinstance(v, attribute)}
         cls.attributes, cls.defaults = attributes, {k: v.default for k, v in attributes.items()}
         cls.named = {name: value for name, value in said.items() if isinstance(value, operand)}
-        cls.named_operands = max((declared.position + 1 for declared in cls.named.values()), default=0)
+        places = [declared.position for declared in cls.named.values()]
+        cls.named_operands = max([0, *(at + 1 for at in places)]) + max([0, *(-at for at in places)])
         rest = any(isinstance(value, operands) for value in vars(cls).values())
         if rest:
             cls.variadic = True
