@@ -103,7 +103,7 @@ def test_the_host_computes_what_the_kernel_computes(dtype: DType, data: st.DataO
     [
         ("add.i8(n, 100)", {"n": 100}, ("-56 blocks for n = 100", "add.i8(n, 100) = 200 does not fit in i8")),
         ("sub.u32(n, 5)", {"n": 3}, ("4294967294 blocks for n = 3", "sub.u32(n, 5) = -2 does not fit in u32")),
-        ("mul(M, M)", {"M": 2**32 - 1}, ("blocks for M = 4294967295", "mul(M, M) = 18446744065119617025 does not fit")),
+        ("mul(M, M)", {"M": 2**32 - 1}, ("for M = 4294967295", "mul(M, M) = 18446744065119617025 does not fit")),
         ("floordiv(M, cast(n))", {"M": 9, "n": 0}, ("0 blocks for M = 9, n = 0", "for which cast(n) is not 0")),
     ],
 )  # fmt: skip

@@ -348,6 +348,7 @@ def test_the_limits_are_those_of_the_page() -> None:
         budget.MAX_CALLS,
         budget.MAX_ITEMS,
         budget.MAX_BITS,
+        budget.MAX_GRID_OPS,
         MOST_STAGES,
         MAX_EXTENT,
     )

@@ -79,7 +79,12 @@ _LIMITS = {dtype: dtype.limits for dtype in DTYPES.values()}
 
 
 def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
-    """Return the value that `expr` has in a kernel. Raises KeyError for a name that is not in `values`."""
+    """Return the value that `expr` has in a kernel.
+
+    Raises:
+        KeyError: A name is not in `values`.
+        OverflowError: An index leaves its 64 bits. No launch needs that, and analyses of grids rely on it.
+    """
     if isinstance(expr, int):
         return expr
     if isinstance(expr, str):
@@ -90,6 +95,8 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
         low, high = _LIMITS[dtype]
         if low <= exact <= high:
             return exact
+        if never_wraps(fn, dtype):
+            raise OverflowError(f"{expr} = {exact} does not fit in {dtype}")
     if fn == "select":
         return args[1] if args[0] else args[2]
     from tiledsl.ir.semantics import fold, fold_cast  # it needs NumPy, which importing must not load
@@ -97,6 +104,11 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
     if fn == "cast":
         return int(fold_cast(args[0], INDEX if args[0] <= INDEX.limits[1] else DTYPES["u64"], dtype))
     return int(fold(fn, dtype, *args))
+
+
+def never_wraps(fn: str, dtype: DType) -> bool:
+    """Return whether `evaluate` raises an error where the result of `fn` leaves `dtype`."""
+    return dtype == INDEX and fn in _EXACT and fn != "cast"
 
 
 def exact_value(fn: str, args: list[int]) -> int | None:

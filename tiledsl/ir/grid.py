@@ -13,7 +13,13 @@ def checked_grid(
     kernel: str, exprs: Sequence[Expr], names: Mapping[str, int], cluster: tuple[int, int, int]
 ) -> tuple[int, int, int]:
     """Return the blocks along x, y, z. Raises KernelArgumentError for a grid or a cluster that a GPU cannot launch."""
-    x, y, z = (*(evaluate(e, names) for e in exprs), 1, 1)[:3]
+    try:
+        x, y, z = (*(evaluate(e, names) for e in exprs), 1, 1)[:3]
+    except OverflowError as wide:
+        given = "".join(_given(e, names) for e in exprs)
+        raise KernelArgumentError(
+            f"{kernel}(): the grid is too large{given}: {wide}\n  fix: pass smaller ones"
+        ) from None
     for message, fix in _grid_problems(exprs, names, (x, y, z), cluster):
         raise KernelArgumentError(f"{kernel}(): {message}\n  fix: {fix}")
     return x, y, z

@@ -16,7 +16,7 @@ from math import prod
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, CallExpr, Expr
+from tiledsl.ir.expr import PROCESSORS, CallExpr, Expr, never_wraps
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.scalar import OPPOSITE, SCALAR
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
@@ -147,7 +147,8 @@ class Intervals:
             case CallExpr("cast", (arg,), dtype):
                 return within(dtype, self._host(arg))
             case CallExpr(fn, args, dtype):
-                return transfer(SCALAR[fn], dtype, [self._host(arg) for arg in args])
+                fits = dtype.limits if never_wraps(fn, dtype) else None
+                return transfer(SCALAR[fn], dtype, [self._host(arg) for arg in args], fits)
 
     def _any(self, values: Sequence[Value]) -> Interval:
         return reduce(hull, map(self.of, values))
