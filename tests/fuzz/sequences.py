@@ -64,10 +64,10 @@ def t(seed: int, shape: tuple[int, ...], dtype: str, order: str = "C", shift: in
         order: How it lies in memory: "C" or "F" contiguous, "S" for every other column of a wider one, "P" for rows
             that are padded by 8 elements, "B" for a first row that is repeated.
         shift: Bytes after a multiple of 256 at which it starts.
-        first: What its first element is, unless this is 0.
+        first: What its first element is, unless this is 0 or the tensor has integers, which have no NaN and infinity.
     """
     numbers = np.random.default_rng(seed).integers(-4, 5, shape).astype(DTYPES[dtype])
-    if first and numbers.size:
+    if first and numbers.size and numbers.dtype.kind not in "iu":
         numbers.flat[0] = first
     tensor = FakeTorch(_laid_out(numbers, order, shift))
     _made.append(tensor)

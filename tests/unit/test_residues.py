@@ -203,6 +203,9 @@ def test_factors_of_f64_are_f64() -> None:
 def test_nothing_to_add_up(name: str) -> None:
     dtype = DTYPES[name]
     assert product(np.ones((3, 0), dtype), np.ones((0, 4), dtype), precision=name).tolist() == [[0] * 4] * 3
+    tiny = np.full((3, 4), 1e-30, dtype)  # times a factor that f32 does not have
+    found = gemm(np.ones((3, 0), dtype), np.ones((0, 4), dtype), tiny, beta=1e40, precision=name, device="emulator")
+    assert np.allclose(found, np.float64(1e40) * np.float64(dtype(1e-30)), rtol=1e-6)
     assert product(np.ones((0, 8), dtype), np.ones((8, 4), dtype), precision=name).shape == (0, 4)
     C = np.full((3, 4), 3, dtype)
     nan = np.full((3, 5), np.nan, dtype)

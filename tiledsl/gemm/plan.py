@@ -116,7 +116,8 @@ class Plan(NamedTuple):
 @cache
 def plan(problem: Problem) -> Plan:
     """How to compute this product. Raises KernelArgumentError if no kernel can."""
-    if problem.split and (problem.k or problem.dtype == "f64"):
+    # Products by residues have factors of f64, also without k.
+    if isinstance(problem.split, Residues) or (problem.split and problem.k):
         return _by_tensor_cores(problem, problem.split)
     if problem.dtype == "f32":
         return _for_f32(problem)
