@@ -7,11 +7,12 @@ and multiplication, which forbids ptxas to fuse them.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.division_rules import ceil_division, floor_division
-from tiledsl.backends.ptx.types import I1, constant, integer
+from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.types import I1, I32, constant, integer
 from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import arith
 from tiledsl.ir.scalar import SCALAR
@@ -107,8 +108,14 @@ def _composed(lw: Lowering, name: str, dtype: DType, value: Any, other: Any = No
             return lw.b.fneg(value) if dtype.is_float else lw.b.sub(integer(0, value), value)
         case "abs" if dtype.is_float:
             return intrinsic("llvm.fabs")
+        case "abs" if not dtype.is_signed:
+            return value
+        case "abs" if dtype.bits < 32:
+            # After an abs.s16, ptxas 13.0 leaves out the sign extension that -32768 needs.
+            wide = lw.b.sext(value, I32)
+            return lw.b.trunc(lw.asm("abs.s32 $0, $1;", wide, results=[I32], pure=True)[0], value.type)
         case "abs":
-            return intrinsic("llvm.abs", integer(0, I1)) if dtype.is_signed else value
+            return intrinsic("llvm.abs", integer(0, I1))
         case "not":
             return lw.b.xor(value, integer(-1, value))
         case "clz":
@@ -116,17 +123,21 @@ def _composed(lw: Lowering, name: str, dtype: DType, value: Any, other: Any = No
         case "shr" if dtype.is_signed:  # a shift by the width or more gives the sign, as one by width - 1 does
             return lw.b.ashr(value, _at_most(lw, dtype.bits - 1, other))
         case "shl" | "shr":
-            return _shifted(lw, dtype, lw.b.shl if name == "shl" else lw.b.lshr, value, other)
+            return _shifted(lw, dtype, name, value, other)
         case _:
             raise AssertionError(f"the scalar row {name} has no PTX rule")
 
 
-def _shifted(lw: Lowering, dtype: DType, shift: Callable[..., Any], value: Any, amount: Any) -> Any:
-    """LLVM's shifts are poison from the width on, so an amount that is not a small literal is tested."""
+def _shifted(lw: Lowering, dtype: DType, name: str, value: Any, amount: Any) -> Any:
+    """Shift by any amount. LLVM's shifts are poison from the width on, so an amount that is no literal is tested."""
+    shift = lw.b.shl if name == "shl" else lw.b.lshr
+    if dtype.bits == 64 and not isinstance(amount, ir.Constant):
+        # LLVM's NVPTX makes one instruction of a test and a shift, with the low 32 bits of the amount: 2^32 would be 0.
+        # Two shifts by half of it need no test.
+        most = _at_most(lw, dtype.bits, amount)
+        half = lw.b.lshr(most, integer(1, most))
+        return shift(shift(value, half), lw.b.sub(most, half))
     fits = lw.b.icmp("ule", amount, integer(dtype.bits - 1, amount))
-    if dtype.bits == 64:
-        # LLVM's NVPTX turns the plain form into one shl.b64, whose amount has 32 bits: 2^32 would be 0.
-        amount = _at_most(lw, dtype.bits - 1, amount)
     return lw.b.select(fits, shift(value, amount), integer(0, value))
 
 
