@@ -386,10 +386,10 @@ _TABLE = {
         "",
     ),
     "T904": (
-        "wrong result of emulate=",
-        "A function given as emulate= returned other arrays than the PTX has outputs.",
-        "return one array an output, of the operands' shape and of the output's dtype",
-        'x = ptx.inline("neg.f32 $0, $1;", f32, x, emulate=lambda x: x.sum())',
+        "wrong function as emulate=",
+        "A function given as emulate= takes other arrays than the PTX has operands, or returns others than its outputs.",
+        "take one array per operand; return one per output, of the operands' shape and of the output's dtype",
+        'x = ptx.inline("neg.f32 $0, $1;", f32, x, emulate=negated)  # def negated(x): return x.sum()',
     ),
 }
 

@@ -197,7 +197,8 @@ class Asked:
         seed, seeds, processors = python_int(seed), python_int(seeds), python_int(processors)
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1), ("processors", processors, 1)):
             if value is not None and (type(value) is not int or value < least):
-                raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")
+                message = f"{name} is {value!r}; expected an integer of at least {least}"
+                raise argument_error(called, message, "pass one, or leave it out")
         if seed is not None and seeds is not None:
             raise argument_error(called, f"seed={seed} and seeds={seeds} are both given", "pass one of the two")
         try:

@@ -6,6 +6,7 @@ Literals take the declared dtype, everything else must have it. docs/language.md
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -36,6 +37,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType
 from tiledsl.lang.dtypes import Scalar
 from tiledsl.signatures.declared import (
+    PYTHON,
     CompileTime,
     Declared,
     InMemory,
@@ -112,7 +114,8 @@ class DeclaredFunction:
         except Misfit as misfit:
             problem = f"; {misfit.problem}" if misfit.problem else f", got {describe(binding)}"
             message = f"{called}() expected {declared.text} as {what}{problem}"
-            raise frame.error(node, message, misfit.fix, code=misfit.code) from None
+            fix = misfit.fix if name else re.sub("^pass ", "return ", misfit.fix)
+            raise frame.error(node, message, fix, code=misfit.code) from None
         self.names = fit.names
         return found
 
@@ -159,7 +162,7 @@ class _Fit:
                 raise Misfit("", f"convert it: x.to({dtype})", "C203")
             return binding
         if not isinstance(binding, (bool, int, float)):
-            fix = instead_of(binding) if has_operators(binding) else f"pass a {dtype}, or a number that is exact in it"
+            fix = instead_of(binding) if has_operators(binding) else f"pass a value of {dtype}, or a number that is exact in it"
             raise Misfit("", fix, "C203")
         try:
             number = literal(binding, dtype, self.frame.loc(self.node))
@@ -268,10 +271,10 @@ def _require_class(cls: type[Any], binding: Any) -> None:
         return
     if is_register(binding):
         dtype = dtype_of(binding)
+        of_compile_time = f"that is known at compile time, got a run-time {dtype}" if cls in PYTHON and cls is not type(None) else ""
         fix = f"declare it {'boolean' if dtype.name == 'bool' else dtype}, or pass a compile-time value"
-    else:
-        fix = f"pass {'None' if cls is type(None) else f'a {cls.__name__}'}, or change the annotation"
-    raise Misfit("", fix)
+        raise Misfit(of_compile_time, fix)
+    raise Misfit("", f"pass {'None' if cls is type(None) else f'a value of {cls.__name__}'}, or change the annotation")
 
 
 def _is_of(cls: type[Any], binding: Any) -> bool:

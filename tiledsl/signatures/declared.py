@@ -203,7 +203,8 @@ class _Reader:
         if isinstance(bound, (str, typing.ForwardRef)):
             bound = None  # as of type checkers alone
         of_scalars = bound if isinstance(bound, type) and issubclass(bound, Scalar) else Scalar
-        return OfVariable(f"{shown(variable)}: {of_scalars.__name__}", variable.__name__, among or None, of_scalars)
+        name: Any = variable.__name__  # Python lets a type variable have any object as its name
+        return OfVariable(f"{name}: {of_scalars.__name__}", name, among or None, of_scalars)
 
     def element(self, args: tuple[Any, ...]) -> OfDType | OfVariable | None:
         """The dtype of what is in memory or registers."""
