@@ -387,7 +387,7 @@ _TABLE = {
     ),
     "T904": (
         "wrong function as emulate=",
-        "A function given as emulate= takes other arrays than the PTX has operands, or returns others than its outputs.",
+        "A function given as emulate= does not take one array per operand of the PTX, or return one per output.",
         "take one array per operand; return one per output, of the operands' shape and of the output's dtype",
         'x = ptx.inline("neg.f32 $0, $1;", f32, x, emulate=negated)  # def negated(x): return x.sum()',
     ),

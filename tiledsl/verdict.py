@@ -17,7 +17,7 @@ from tiledsl.accepted import Acceptance, comments, entry_of, read_baseline, writ
 from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
 from tiledsl.measure import expected_of, require_shape
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
 
@@ -194,7 +194,7 @@ class Asked:
     ) -> Asked:
         """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
         UsageError for the baseline."""
-        seed, seeds, processors = python_int(seed), python_int(seeds), python_int(processors)
+        seed, seeds, processors = python_number(seed), python_number(seeds), python_number(processors)
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1), ("processors", processors, 1)):
             if value is not None and (type(value) is not int or value < least):
                 message = f"{name} is {value!r}; expected an integer of at least {least}"

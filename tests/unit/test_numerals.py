@@ -10,7 +10,7 @@ from tiledsl.__main__ import main
 from tiledsl.backends.emulator.options import Options
 from tiledsl.compilation.cache import disk_cache
 from tiledsl.errors import CacheError, KernelArgumentError
-from tiledsl.numerals import count_of, is_time, seconds_of
+from tiledsl.outside import count_of, is_time, seconds_of
 
 ROOT = Path(__file__).parents[2]
 NO_COUNTS = [

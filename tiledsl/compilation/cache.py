@@ -34,7 +34,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from tiledsl.errors import CacheError
-from tiledsl.numerals import count_of
+from tiledsl.outside import count_of
 
 T = TypeVar("T")
 MAGIC = b"tiledsl cache 6\n"

@@ -162,8 +162,8 @@ class _Fit:
                 raise Misfit("", f"convert it: x.to({dtype})", "C203")
             return binding
         if not isinstance(binding, (bool, int, float)):
-            fix = instead_of(binding) if has_operators(binding) else f"pass a value of {dtype}, or a number that is exact in it"
-            raise Misfit("", fix, "C203")
+            fix = f"pass a value of {dtype}, or a number that is exact in it"
+            raise Misfit("", instead_of(binding) if has_operators(binding) else fix, "C203")
         try:
             number = literal(binding, dtype, self.frame.loc(self.node))
         except CompileError as error:
@@ -271,9 +271,10 @@ def _require_class(cls: type[Any], binding: Any) -> None:
         return
     if is_register(binding):
         dtype = dtype_of(binding)
-        of_compile_time = f"that is known at compile time, got a run-time {dtype}" if cls in PYTHON and cls is not type(None) else ""
+        known = cls in PYTHON and cls is not type(None)
+        problem = f"that is known at compile time, got a run-time {dtype}" if known else ""
         fix = f"declare it {'boolean' if dtype.name == 'bool' else dtype}, or pass a compile-time value"
-        raise Misfit(of_compile_time, fix)
+        raise Misfit(problem, fix)
     raise Misfit("", f"pass {'None' if cls is type(None) else f'a value of {cls.__name__}'}, or change the annotation")
 
 

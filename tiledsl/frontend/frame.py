@@ -22,7 +22,7 @@ from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.types import INDEX, DType
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
-from tiledsl.signatures.plain import NotPlain, plain
+from tiledsl.outside import NotPlain, plain
 from tiledsl.signatures.source import checked_source, closure_values
 
 Env = dict[str, Any]

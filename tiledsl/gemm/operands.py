@@ -17,7 +17,7 @@ from tiledsl.gemm.formats import BLOCK, FORMATS, INTEGERS, NAMES, Format, Residu
 from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe, is_ndarray, is_torch
 from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, looking_at
 
@@ -117,7 +117,7 @@ def dtype_named(value: Any, call: Named = GEMM) -> DType:
 def stream_handle(stream: Any, call: Named = GEMM) -> int:
     """Return the handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`.
     call: what errors name."""
-    number = python_int(stream)
+    number = python_number(stream)
     if type(number) is int and 0 <= number < HANDLES:
         return number
     fix = "pass its handle as an int, or a stream of torch or CuPy"

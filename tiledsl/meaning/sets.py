@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Collection
 from typing import Any
 
-from tiledsl.meaning.origin import exact_type
+from tiledsl.outside import exact_type
 
 NUMBERS = frozenset({int, float, bool, complex})
 ORDERLESS = frozenset({"len", "sorted", "min", "max", "any", "all", "bool", "set", "frozenset", "isinstance"})

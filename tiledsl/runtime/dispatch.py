@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, 
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, names_of, parse_expr
 from tiledsl.ir.grid import checked_grid
+from tiledsl.outside import plain
 from tiledsl.runtime.arrays import describe, host_array, is_torch, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
 from tiledsl.runtime.launch import (
@@ -27,7 +28,6 @@ from tiledsl.runtime.launch import (
 )
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.signatures.plain import plain
 from tiledsl.signatures.signature import REQUIRED, Signature, Specialization
 from tiledsl.signatures.specialize import (
     ArrayInfo,

@@ -14,8 +14,7 @@ from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
-from tiledsl.meaning.origin import exact_type
-from tiledsl.signatures.plain import NotPlain, plain
+from tiledsl.outside import NotPlain, exact_type, plain
 from tiledsl.signatures.signature import (
     REQUIRED,
     ConstParam,

@@ -17,8 +17,8 @@ from tiledsl.compilation.cache import packed, unpacked, warn_once
 from tiledsl.compilation.compiled import Image
 from tiledsl.compilation.compiler import sealed, unsealed
 from tiledsl.errors import TileError
-from tiledsl.files import read_bytes
 from tiledsl.kernel import TileKernel
+from tiledsl.outside import read_bytes
 from tiledsl.signatures.specialize import Specialization
 
 DIGEST = hashlib.sha256().digest_size
