@@ -171,7 +171,7 @@ class TileKernel(ByReference):
         of findings that are accepted; ``algebra=``: a function of the arguments, whose results those of the kernel are
         compared with on integers modulo a prime, in place of floats; the arrays are not written then;
         ``unwritten="C"``: names of arrays that hold nothing yet; ``processors=132``: SMs of the GPU, which limit how
-        many blocks can wait for each other; a grid that depends on them is launched for 8, unless given.
+        many blocks can wait for each other (default: those of an H200, or 8 for a grid that depends on them).
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """

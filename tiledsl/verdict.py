@@ -244,7 +244,7 @@ def assuming(assumed: Iterable[Loc]) -> str:
 
 
 _ASSUMED = "emulated by the function given as emulate=; that the PTX does the same was not checked"
-"""What a check says of a line whose result rests on the user's model of PTX."""
+"""The text for a line whose result rests on the user's model of PTX."""
 
 
 class _Found:
@@ -288,7 +288,7 @@ class Subject(Protocol):
         ...
 
     def code(self) -> list[Prepared]:
-        """All that it runs. Raises CompileError."""
+        """Return all that it runs. Raises CompileError."""
         ...
 
     def run(self, options: Options) -> RunResult:

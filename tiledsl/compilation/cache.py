@@ -42,7 +42,7 @@ DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
 MOST_NOTE = 1 << 16
 MOST_CONTENT = 1 << 28
-"""Bytes of an entry, compressed or not. A kernel has some hundred thousand."""
+"""The most bytes of an entry, compressed or not. A kernel has some hundred thousand."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DRAFT_SECONDS = 3600
 """Age at which an unfinished file is taken to be from a process that died."""

@@ -1,4 +1,4 @@
-"""Arguments and results of tile functions as their annotations declare them.
+"""Fit arguments and results of tile functions to what their annotations declare.
 
 Literals take the declared dtype, everything else must have it. docs/language.md says which annotations count.
 """
@@ -244,7 +244,7 @@ class _Fit:
         return whole if same else make.__new__(type(whole), found)
 
     def _one_of(self, declared: OneOf, binding: Any) -> Any:
-        """The first option that takes the binding as it is, else the one that converts it."""
+        """Return the binding by the first option that takes it as it is, else by the one that converts it."""
         before, converted, misfits = self.names, list[Any](), list[Misfit]()
         for option in declared.options:
             self.names = DeclaredNames({**before.dtypes}, {**before.dims})

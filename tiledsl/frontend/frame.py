@@ -167,7 +167,7 @@ class Frame:
             )
 
     def plain(self, node: ast.AST, value: Any, name: str = "") -> Any:
-        """What enters the kernel from outside: `plain` of it. name: what a message calls it."""
+        """Return what enters the kernel from outside, as `plain` makes it. name: what a message calls it."""
         try:
             return plain(value)
         except NotPlain as problem:

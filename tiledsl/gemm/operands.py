@@ -26,7 +26,7 @@ SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 
 
 HANDLES = 1 << 64
-"""More than any handle of a CUDA stream."""
+"""A number above all handles of CUDA streams."""
 GEMM = Called("gemm")
 """What errors name."""
 
@@ -186,8 +186,9 @@ def folded(
     a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, bias: ArrayInfo | None, by_column: bool, result: Any = None,
     scales: tuple[ArrayInfo, ArrayInfo] | None = None,
 ) -> Operands:  # fmt: skip
-    """Arrays that fit together, with three axes and the smallest batch. by_column: what an epilogue function does to an
-    element depends on its column; a bias does, too."""
+    """Return arrays that fit together, with three axes and the smallest batch.
+
+    by_column: what an epilogue function does to an element depends on its column; a bias does, too."""
     by_column = by_column or bias is not None
     given = tuple(info for info in (a, b, c, bias, *(scales or ())) if info is not None)
     batch = c.shape[0] if len(c.shape) == 3 else 1

@@ -30,7 +30,7 @@ class CallExpr:
 
     @property
     def result(self) -> DType:
-        """The dtype of the value."""
+        """Return the dtype of the value."""
         row = SCALAR.get(self.fn)
         return BOOL if row is not None and row.to_bool else self.dtype
 
@@ -47,7 +47,7 @@ FUNCTIONS: dict[str, int] = {
     "cast": 1,
     "select": 3,
 }
-"""How many arguments each function has."""
+"""The number of arguments of each function."""
 
 _WRITTEN = {"and": "and_", "or": "or_", "not": "not_"}
 """The text of functions that are keywords of Python."""

@@ -1,4 +1,4 @@
-"""Sets: which have the same order in each process, and where code cannot see the order of one.
+"""Find which sets have the same order in each process, and whether code can see the order of one.
 
 Python hashes strings, and objects by their addresses, differently in each process. A kernel that sees the order of such
 a set may come out differently, too.

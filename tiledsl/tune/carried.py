@@ -81,7 +81,7 @@ class Carried:
         return self._content(file).decode(errors="replace") if self.folder and file.exists() else ""
 
     def _content(self, file: Path) -> bytes:
-        """Raises TileError for what is no file, or cannot be read."""
+        """Return the content of a file. Raises TileError for what is no file, or cannot be read."""
         try:
             return read_bytes(file)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""How many blocks of a launch a GPU holds at once: others start when one of those has ended.
+"""Bound the blocks of a launch that a GPU holds at once: others start when one of those has ended.
 
 It is an upper bound, from the threads and the shared memory of a block: registers, of which the emulator knows nothing,
 may allow fewer. The GPU is an H200, which the emulator reproduces.
@@ -17,7 +17,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS
 
 FEW_PROCESSORS = 8
-"""SMs for which a grid that depends on their number is launched (default of `Options.processors`)."""
+"""The SM count for which a grid that depends on it is launched (default of `Options.processors`)."""
 
 _H200 = next(gpu for gpu in GPUS if gpu.name.startswith("H200"))
 _TARGET = TARGETS["sm_90a"]
@@ -25,7 +25,8 @@ _TARGET = TARGETS["sm_90a"]
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """At most `per_sm` blocks on each of `processors` SMs. `blocks`: of all, in whole clusters."""
+    """The most blocks that a GPU holds at once: `per_sm` on each of `processors` SMs, and `blocks` in all, in whole
+    clusters."""
 
     processors: int
     per_sm: int
