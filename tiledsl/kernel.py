@@ -10,7 +10,7 @@ import functools
 import inspect
 from typing import Any, Callable, Mapping, overload
 
-from tiledsl.arch import target_named
+from tiledsl.arch import EMULATED_ARCH, target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Builds
 from tiledsl.compilation.stages import Unassembled
@@ -19,7 +19,7 @@ from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
 from tiledsl.runtime import gpu_arch
-from tiledsl.runtime.dispatch import EMULATED_ARCH, Arguments, Dispatcher
+from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.arch import EMULATED_ARCH, EMULATED_GPU
 from tiledsl.errors import short_traceback
 from tiledsl.gemm.arguments import epilogue_of, flag
 from tiledsl.gemm.formats import WHOLE, check_factors, checked_factors, factors
@@ -32,8 +33,6 @@ LIMIT = 4096
 """Most products that are kept, so that shapes that keep changing do not fill the memory."""
 LOW, HIGH = -(2.0**-126), 2.0**-126
 """The bounds between which factors may round to 0. Of all others a key needs only that they are not 0."""
-EMULATED = "sm_90a", 132
-"""What the emulator is taken for: an H200, of which it gives the bits."""
 _raw_stream: Any = None
 _grad_enabled: Any = None
 _empty_like: Any = None
@@ -216,7 +215,7 @@ def _on_host(of: Operands, alpha: float, beta: float, ending: Any, place: str, d
     """On the emulator, or launch by launch on copies on the GPU."""
     import numpy as np
 
-    target = EMULATED
+    target = EMULATED_ARCH, EMULATED_GPU.processors
     if place == "gpu":
         gpu = driver()
         at = gpu.current_device()

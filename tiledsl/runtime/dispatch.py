@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Mapping, TypeVar
 
+from tiledsl.arch import EMULATED_ARCH
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, names_of, parse_expr
 from tiledsl.ir.grid import checked_grid
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from tiledsl.compilation.compiler import Builds, Lowered
 
 P = TypeVar("P")
-EMULATED_ARCH = "sm_90a"
-"""The target whose limits the emulator applies to a kernel that names none."""
 EMULATED, COPIED = object(), object()
 """Values of `device` in the keys of plans for the emulator and for copies of host arrays; no call can pass them."""
 

@@ -14,7 +14,7 @@ from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
-from tiledsl.outside import NotPlain, exact_type, plain
+from tiledsl.outside import NotPlain, exact_type, plain, python_number
 from tiledsl.signatures.signature import (
     REQUIRED,
     ConstParam,
@@ -298,7 +298,7 @@ def check_scalar(signature: Named, param: ScalarParam, value: Any) -> int | floa
     wanted = "a bool of Python or NumPy" if kind == "bool" else f"a Python or NumPy number for {param.dtype}"
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
     with looking_at(signature, param.name, value, f"a scalar of {param.dtype}", fix):
-        number = plain(value)
+        number = python_number(value)
         if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
             message = f"{param.name} is a {type(value).__name__}; expected {wanted}"
             raise argument_error(signature, message, fix, code="C805")
