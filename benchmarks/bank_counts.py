@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.gallery import chosen_consts, gallery_kernels, gallery_module, reference
+from tiledsl.arch import EMULATED_ARCH
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator.wavefronts import Ints, WavefrontCount
 from tiledsl.compilation.lowering import lower
@@ -27,7 +28,6 @@ from tiledsl.passes.banks.bank_report import BankReport
 from tiledsl.passes.banks.shared_accesses import SharedAccess, shared_accesses
 from tiledsl.passes.banks.wavefront_counter import WavefrontCounter
 from tiledsl.runtime.arrays import host_array
-from tiledsl.runtime.dispatch import EMULATED_ARCH
 from tiledsl.signatures.specialize import specialize
 
 __all__ = [

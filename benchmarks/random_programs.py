@@ -28,7 +28,7 @@ __all__ = ["main"]
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "gpu" / "random_program.py"
 KINDS = {"statements": 1, "products": 1, "integers": 20}
-"""How many programs one seed is."""
+"""The number of programs per seed."""
 PART = 100
 SECONDS = 300
 """That a part may take."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "tiledsl"
 
 # Lowest first. A module may import from its own layer and from those before it. What is not a folder is a file.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "arch", "files", "findings", "refusals", "accepted", "forks", "html", "numerals", "recursion", "tables"),
+    ("outside", "errors", "arch", "findings", "refusals", "accepted", "forks", "html", "recursion", "tables"),
     ("layout",),
     ("ir", "boundary"),
     ("passes",),

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import CompileError, Finding, Loc, TileError, UsageError
-from tiledsl.files import read_text, source_line, source_lines
 from tiledsl.findings import INCOMPLETE, KINDS, OWN_FAULT
+from tiledsl.outside import read_text, source_line, source_lines
 
 BASELINE_SCHEMA = "tiledsl.baseline/1"
 _COMMENT = re.compile(r"#\s*tiledsl:\s*accept\b(.*)")

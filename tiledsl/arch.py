@@ -240,6 +240,10 @@ GPUS = (
     Gpu("H200 SXM", (9, 0), 132, 1830, 4.8e12),
 )
 """Those of targets whose rates are known. (NVIDIA's datasheets of A100, H100 and H200.)"""
+EMULATED_GPU = GPUS[-1]
+"""The GPU that the emulator reproduces bit for bit."""
+EMULATED_ARCH = "sm_90a"
+"""The target of that GPU, whose limits the emulator applies to a kernel that names none."""
 
 
 def target_named(name: str, loc: Loc = UNKNOWN_LOC) -> Target:

@@ -16,8 +16,8 @@ from traceback import walk_tb
 from types import FrameType
 
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
-from tiledsl.files import source_line
 from tiledsl.ir.core import Op
+from tiledsl.outside import source_line
 
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (f"{_PACKAGE}{os.sep}", f"{_PACKAGE.parent / 'backends'}{os.sep}")

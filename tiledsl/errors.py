@@ -20,7 +20,7 @@ from functools import wraps
 from types import MappingProxyType
 from typing import Any, Callable, ClassVar, ParamSpec, TypeVar
 
-from tiledsl.files import source_line
+from tiledsl.outside import source_line
 
 __all__ = [
     "UNKNOWN_LOC",

@@ -112,9 +112,9 @@ _TABLE = {
         "if i < N - 1:  # the last element is left out\n    Y[i] = X[i]",
     ),
     "T205": (
-        "lane that is not there",
-        "A shuffle reads a lane that the block does not have, in a last warp of fewer than 32 threads, and a thread "
-        "uses the value, which is undefined.",
+        "missing lane",
+        "A thread uses the undefined value of a shuffle that reads a lane which the block does not have, in a last "
+        "warp of fewer than 32 threads.",
         "let threads(...) be a multiple of 32; or take the value only where the lane is there, by width= or where()",
         "t = threads(40)\ns += shuffle_down(s, 16)  # warp 1 has lanes 0 to 7\nif t % 32 == 0:\n    Y[t // 32] = s",
     ),
@@ -173,8 +173,8 @@ _TABLE = {
         "while True:\n    i += 1",
     ),
     "T403": (
-        "spins for ever",
-        "A loop waits for a value that no thread writes that still runs.",
+        "spins forever",
+        "A loop waits for a value that no running thread will write.",
         "check that what the loop waits for is written, under every order of the warps",
         "while flag.atomic_load(0) == 0:  # nobody stores to flag\n    pass",
     ),
@@ -300,8 +300,8 @@ _TABLE = {
     ),
     "T423": (
         "more blocks than the GPU holds",
-        "Blocks wait for others that can start only when one of those that wait has ended: the grid has more blocks "
-        "than the GPU holds at once.",
+        "The grid has more blocks than the GPU holds at once. All that have started wait for some that can start only "
+        "when one of them has ended.",
         "launch no more blocks than that, each with a loop over its share of the work; or let a block wait only for "
         "blocks that have started: each takes a number by an atomic_add, and waits for lower ones",
         "while flag.atomic_load(b + 1) == 0:  # of 300 blocks of 1024 threads an H200 holds 264\n    pass",
@@ -386,10 +386,10 @@ _TABLE = {
         "",
     ),
     "T904": (
-        "wrong result of emulate=",
-        "A function given as emulate= returned other arrays than the PTX has outputs.",
-        "return one array an output, of the operands' shape and of the output's dtype",
-        'x = ptx.inline("neg.f32 $0, $1;", f32, x, emulate=lambda x: x.sum())',
+        "wrong function as emulate=",
+        "A function given as emulate= does not take one array per operand of the PTX, or return one per output.",
+        "take one array per operand; return one per output, of the operands' shape and of the output's dtype",
+        'x = ptx.inline("neg.f32 $0, $1;", f32, x, emulate=negated)  # def negated(x): return x.sum()',
     ),
 }
 

@@ -122,7 +122,7 @@ def tile_function(fn: Callable[P, R]) -> TileFunction[P, R]:
 
 
 def _named_in_annotations(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The locals of the place that defines `fn`, the caller of the caller, that annotations kept as text name."""
+    """Return the locals of the caller of the caller, which defines `fn`, that annotations kept as text name."""
     caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     texts = [text for text in fn.__annotations__.values() if isinstance(text, str)]
     if caller.f_locals is caller.f_globals or not texts:

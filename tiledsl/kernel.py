@@ -10,7 +10,7 @@ import functools
 import inspect
 from typing import Any, Callable, Mapping, overload
 
-from tiledsl.arch import target_named
+from tiledsl.arch import EMULATED_ARCH, target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Builds
 from tiledsl.compilation.stages import Unassembled
@@ -19,7 +19,7 @@ from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
 from tiledsl.runtime import gpu_arch
-from tiledsl.runtime.dispatch import EMULATED_ARCH, Arguments, Dispatcher
+from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
@@ -171,7 +171,7 @@ class TileKernel(ByReference):
         of findings that are accepted; ``algebra=``: a function of the arguments, whose results those of the kernel are
         compared with on integers modulo a prime, in place of floats; the arrays are not written then;
         ``unwritten="C"``: names of arrays that hold nothing yet; ``processors=132``: SMs of the GPU, which limit how
-        many blocks can wait for each other; a grid that depends on them is launched for 8, unless given.
+        many blocks can wait for each other (default: those of an H200, or 8 for a grid that depends on them).
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DType
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 from tiledsl.signatures.specialize import argument_error, looking_at
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _same(got: Any, expected: Any) -> Any:
 
 def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], repeat: int = 20, device: str | None = None) -> Timing:
     """Time runs of `kernel` on `values`. See `TileKernel.time`."""
-    repeat = python_int(repeat)
+    repeat = python_number(repeat)
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
     arguments = kernel.arguments(values, device)

@@ -17,7 +17,7 @@ from tiledsl.accepted import Acceptance, comments, entry_of, read_baseline, writ
 from tiledsl.errors import Accessed, EmulatorError, Finding, KernelArgumentError, Loc, Side, TileError, render_at
 from tiledsl.findings import CODES, EDGES, INCOMPLETE, KINDS, OWN_FAULT, Selection, selected
 from tiledsl.measure import expected_of, require_shape
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 from tiledsl.runtime.arrays import host_array
 from tiledsl.signatures.specialize import Named, argument_error
 
@@ -194,10 +194,11 @@ class Asked:
     ) -> Asked:
         """kernels: which are checked, by name. tensors: those that `unwritten` may name. Raises KernelArgumentError, or
         UsageError for the baseline."""
-        seed, seeds, processors = python_int(seed), python_int(seeds), python_int(processors)
+        seed, seeds, processors = python_number(seed), python_number(seeds), python_number(processors)
         for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1), ("processors", processors, 1)):
             if value is not None and (type(value) is not int or value < least):
-                raise argument_error(called, f"{name} is {value!r}", f"pass an integer from {least} on")
+                message = f"{name} is {value!r}; expected an integer of at least {least}"
+                raise argument_error(called, message, "pass one, or leave it out")
         if seed is not None and seeds is not None:
             raise argument_error(called, f"seed={seed} and seeds={seeds} are both given", "pass one of the two")
         try:
@@ -243,7 +244,7 @@ def assuming(assumed: Iterable[Loc]) -> str:
 
 
 _ASSUMED = "emulated by the function given as emulate=; that the PTX does the same was not checked"
-"""What a check says of a line whose result rests on the user's model of PTX."""
+"""The text for a line whose result rests on the user's model of PTX."""
 
 
 class _Found:
@@ -287,7 +288,7 @@ class Subject(Protocol):
         ...
 
     def code(self) -> list[Prepared]:
-        """All that it runs. Raises CompileError."""
+        """Return all that it runs. Raises CompileError."""
         ...
 
     def run(self, options: Options) -> RunResult:

@@ -1,4 +1,4 @@
-"""Whether bytes are the cubin of a kernel: an ELF file with the code of its entry, assembled from its PTX."""
+"""Check that bytes are the cubin of a kernel: an ELF file with the code of its entry, assembled from its PTX."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import struct
 from tiledsl.backends.protocol import Binary
 
 HEADER, SECTION, SEGMENT = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IIQQQQQQ")
-"""Of a 64-bit ELF file, and of a row of its tables of sections and of segments."""
+"""The layout of the header of a 64-bit ELF file, and of a row of its tables of sections and of segments."""
 START = b"\x7fELF\x02\x01\x01"
 CUDA = 190
-"""The number of the machine."""
+"""The number that an ELF header has for the machine."""
 NOBITS = 8
 """The type of a section without bytes in the file."""
 PTX = b".nv_debug_ptx_txt"
 """The section in which ptxas keeps the PTX, because of --generate-line-info."""
 DROPPED = re.compile(rb"//[^\n\0]*|/\*.*?\*/|\.(?:loc|file)\b[^\n\0]*", re.DOTALL)
-"""What ptxas leaves out of that."""
+"""The parts of PTX that ptxas leaves out of that section."""
 
 
 def is_cubin_of(binary: Binary, block: tuple[int, int, int]) -> bool:

@@ -98,6 +98,7 @@ def _content(path: str) -> str:
 
 @cache
 def _llvmlite() -> str:
+    """Return the version of llvmlite, and path, size, and time of change of its library."""
     found = find_spec("llvmlite")
     folder = Path(found.origin).parent / "binding" if found is not None and found.origin else Path()
     files = [file for file in sorted(folder.glob("*llvmlite.*")) if file.suffix in (".so", ".dylib", ".dll")]
@@ -107,7 +108,7 @@ def _llvmlite() -> str:
 
 @cache
 def llvmlite_version() -> str:
-    """Raises ToolNotFoundError where it is not installed."""
+    """Return the version of llvmlite. Raises ToolNotFoundError if it is not installed."""
     try:
         return metadata.version("llvmlite")
     except metadata.PackageNotFoundError as error:

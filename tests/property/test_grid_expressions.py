@@ -105,6 +105,7 @@ def test_the_host_computes_what_the_kernel_computes(dtype: DType, data: st.DataO
         ("sub.u32(n, 5)", {"n": 3}, ("4294967294 blocks for n = 3", "sub.u32(n, 5) = -2 does not fit in u32")),
         ("mul(M, M)", {"M": 2**32 - 1}, ("for M = 4294967295", "mul(M, M) = 18446744065119617025 does not fit")),
         ("floordiv(M, cast(n))", {"M": 9, "n": 0}, ("0 blocks for M = 9, n = 0", "for which cast(n) is not 0")),
+        ("add.i64(n, n)", {"n": 2**62}, ("blocks for n = 4611686018427387904", "pass smaller numbers: add.i64(n, n)")),
     ],
 )  # fmt: skip
 def test_an_extent_that_cannot_be_names_what_it_was_computed_from(
@@ -113,3 +114,16 @@ def test_an_extent_that_cannot_be_names_what_it_was_computed_from(
     with pytest.raises(KernelArgumentError) as caught:
         checked_grid("k", [parse_expr(text)], names, (1, 1, 1))
     assert all(part in str(caught.value) for part in shown), caught.value
+
+
+@pytest.mark.parametrize(("n", "blocks"), [(0, 0), (2, 3), (-1, 0)])
+def test_the_side_of_a_select_that_is_not_chosen_is_no_error(n: int, blocks: int) -> None:
+    """As in ``grid(M // n if n > 0 else 0)``: a division by zero, or an index that leaves 64 bits."""
+    quotient = parse_expr("select(gt.i32(n, 0), floordiv(M, cast(n)), 0)")
+    assert checked_grid("k", [quotient], {"M": 7, "n": n}, (1, 1, 1)) == (blocks, 1, 1)
+    far = parse_expr("select(gt.i32(n, 0), mul(M, mul(M, M)), 0)")
+    if n <= 0:
+        assert checked_grid("k", [far], {"M": 2**31, "n": n}, (1, 1, 1)) == (0, 1, 1)
+    else:
+        with pytest.raises(KernelArgumentError, match="M = 2147483648"):
+            checked_grid("k", [far], {"M": 2**31, "n": n}, (1, 1, 1))

@@ -106,7 +106,7 @@ def test_what_could_not_be_loaded_is_not_stored(
     short = replace(image, cubin=image.cubin[:-1])
     monkeypatch.setattr(compiler, "build", lambda *given: short)
     monkeypatch.setattr(compiler, "_WARNED", set[Any]())
-    with one_warning("doubled.. is compiled anew by each process"):
+    with one_warning("doubled.. is compiled again by each process"):
         compile_kernel(doubled.signature, SPEC, "sm_90a", doubled.builds.meaning())
     assert cache.info()[0] == 0
 

@@ -124,7 +124,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("body", ENDLESS.values(), ids=list(ENDLESS))
 def test_a_loop_without_end_is_stopped(body: str) -> None:
-    with pytest.raises(HazardError, match=r"(does not end|spins for ever): 500 iterations") as caught:
+    with pytest.raises(HazardError, match=r"(does not end|spins forever): 500 iterations") as caught:
         run(parsed(NUMBERS + body), {}, options=Options(max_steps=500))
     assert caught.value.loc.line in (6, 7)
     assert "TILEDSL_MAX_STEPS" in caught.value.fix

@@ -187,6 +187,14 @@ def test_an_emulation_that_raises_names_the_kernels_line() -> None:
     assert "in emulate= of 'add.s32 $0, $1, $2;', run by the emulator" in caught.value.__notes__[0]
 
 
+def test_an_emulation_takes_one_array_per_operand() -> None:
+    k = kernel(LOP3.format(', emulate = "f"') + "\ntile.store %x, %t, %r")
+    k.externals["f"] = lambda a: a
+    with pytest.raises(EmulatorError) as caught:
+        run(k, {"x": np.zeros(64, np.int32)})
+    assert caught.value.code == "T904" and caught.value.loc.line > 0
+
+
 def test_inline_ptx_without_emulation_is_an_error() -> None:
     with pytest.raises(EmulatorError, match=r"cannot run the PTX 'add.s32(.|\n)*pass emulate="):
         run(kernel(LOP3.format("")), {"x": np.zeros(1, np.int32)})

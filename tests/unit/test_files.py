@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tiledsl import files
+from tiledsl import outside
 from tiledsl.__main__ import main
 from tiledsl.accepted import read_baseline, write_baseline
 from tiledsl.errors import Loc, TileError, render_at
@@ -82,24 +82,24 @@ def test_a_command_says_what_is_there(tmp_path: Path, kind: str, capsys: pytest.
 
 
 def test_a_file_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(files, "MOST", 1000)
+    monkeypatch.setattr(outside, "MOST_BYTES", 1000)
     with pytest.raises(OSError, match="expected a file, got a device"):
-        files.read_bytes(Path("/dev/zero"))
+        outside.read_bytes(Path("/dev/zero"))
     (tmp_path / "long").write_bytes(b"x" * 1001)
     with pytest.raises(OSError, match="expected at most"):
-        files.read_bytes(tmp_path / "long")
+        outside.read_bytes(tmp_path / "long")
     (tmp_path / "right").write_bytes("ä\r\n".encode())
-    assert files.read_text(tmp_path / "right") == "ä\n"
+    assert outside.read_text(tmp_path / "right") == "ä\n"
 
 
 @pytest.mark.parametrize("kind", ODD)
 def test_a_location_in_no_file_has_no_text(tmp_path: Path, kind: str) -> None:
     """A text may name any file as the place of an operation."""
     file = str(ODD[kind](tmp_path))
-    assert files.source_lines(file) == [] and files.source_line(file, 1) == ""
+    assert outside.source_lines(file) == [] and outside.source_line(file, 1) == ""
     assert render_at(Loc(file, 1, 1), "wrong") == f"{file}:1:1: wrong"
 
 
 def test_the_lines_of_a_source() -> None:
-    assert files.source_line(__file__, 1).startswith('"""A device')
-    assert [files.source_line(__file__, line) for line in (0, -1, 10**9)] == ["", "", ""]
+    assert outside.source_line(__file__, 1).startswith('"""A device')
+    assert [outside.source_line(__file__, line) for line in (0, -1, 10**9)] == ["", "", ""]

@@ -13,7 +13,7 @@ from tests.unit.test_declared import module
 from tiledsl import Const, Global, const, f32, grid, i32, shared, threads, tile_function, tile_kernel, unroll
 from tiledsl.dims import N
 from tiledsl.errors import CompileErrors, KernelArgumentError
-from tiledsl.signatures.plain import NotPlain, plain
+from tiledsl.outside import NotPlain, plain
 
 # -- private names ---------------------------------------------------------------------------------------
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tiledsl import Global, f32, grid, threads, tile_kernel
 from tiledsl.__main__ import main
 from tiledsl.backends.emulator.options import Options
 from tiledsl.compilation.cache import disk_cache
+from tiledsl.dims import N
 from tiledsl.errors import CacheError, KernelArgumentError
-from tiledsl.numerals import count_of, is_time, seconds_of
+from tiledsl.outside import count_of, is_time, python_number, seconds_of
 
 ROOT = Path(__file__).parents[2]
 NO_COUNTS = [
@@ -60,3 +64,25 @@ def test_what_is_no_time_is_refused(text: str, capsys: pytest.CaptureFixture[str
 def test_times_are_numbers() -> None:
     assert seconds_of("0.5") == 0.5 and seconds_of("1e3") == 1000.0
     assert is_time(3) and is_time(1e-9) and not is_time(True) and not is_time("3") and not is_time(10**400)
+
+
+def test_a_number_of_numpy_is_the_equal_one_of_python_and_all_else_is_itself() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    assert [type(python_number(x)) for x in (np.int8(3), np.uint64(2**64 - 1), np.float16(0.5))] == [int, int, float]
+    for other in (endless, np.longdouble(1) / 3, np.zeros(()), "3", None):
+        assert python_number(other) is other
+
+
+@tile_kernel
+def nothing(A: Global[f32, N]):
+    grid(1)
+    threads(1)
+
+
+@pytest.mark.parametrize("value", [[1], np.longdouble(1) / 3, 2.0, True, "2", 0])
+def test_counts_of_a_check_and_of_runs_are_integers(value: Any) -> None:
+    A = np.zeros(1, np.float32)
+    for call in (lambda: nothing.check(A, processors=value), lambda: nothing.time(A, repeat=value, device="emulator")):
+        with pytest.raises(KernelArgumentError, match=r"nothing\(\)|time\(\)"):
+            call()

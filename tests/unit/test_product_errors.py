@@ -94,6 +94,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "beta without C, of no rows": ("gemm", {"A": ones(0, K), "beta": 1}, "C805"),
     "a precision in a list": ("gemm", {"precision": ["tf32"]}, "C805"),
     "no flag": ("gemm", {"batch_invariant": 1}, "C805"),
+    "a number that no float equals": ("gemm", {"alpha": np.longdouble(1) / 3}, "C805"),
     "no tile function": ("gemm", {"epilogue": max}, "C805"),
     "an epilogue of two parameters": ("gemm", {"epilogue": of_two}, "C805"),
     "one scale": ("gemm", {**EIGHT, "scale_a": ones(M, 1, dtype=np.float32)}, "C803"),

@@ -475,7 +475,7 @@ def test_what_keeps_a_kernel_off_the_disk_is_said_once(make_module: Callable[[st
         _ = [module.k.compile("sm_90a", T=T) for T in (2, 4)]
     (warning,) = caught
     assert str(warning.message) == (
-        "k() is compiled anew by each process: h -> time.time: time.time() may depend on more than its arguments"
+        "k() is compiled again by each process: h -> time.time: time.time() may depend on more than its arguments"
     )
     assert warning.filename == module.__file__
 

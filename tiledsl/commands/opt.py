@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tiledsl.arch import target_named
 from tiledsl.errors import UsageError
-from tiledsl.files import read_text
 from tiledsl.inspect.arguments import add_arch, add_json, checked_arch, print_json
+from tiledsl.outside import read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

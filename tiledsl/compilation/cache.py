@@ -34,7 +34,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from tiledsl.errors import CacheError
-from tiledsl.numerals import count_of
+from tiledsl.outside import count_of
 
 T = TypeVar("T")
 MAGIC = b"tiledsl cache 6\n"
@@ -42,7 +42,7 @@ DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
 MOST_NOTE = 1 << 16
 MOST_CONTENT = 1 << 28
-"""Bytes of an entry, compressed or not. A kernel has some hundred thousand."""
+"""The most bytes of an entry, compressed or not. A kernel has some hundred thousand."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DRAFT_SECONDS = 3600
 """Age at which an unfinished file is taken to be from a process that died."""

@@ -216,7 +216,7 @@ def disk_parts(signature: Signature, spec: Specialization, arch: str, meaning: M
 def _warn_unkept(signature: Signature, why: str) -> None:
     if signature.fn not in _WARNED:
         _WARNED.add(signature.fn)
-        message = f"{signature.name}() is compiled anew by each process: {why}"
+        message = f"{signature.name}() is compiled again by each process: {why}"
         warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
 
 

@@ -27,7 +27,7 @@ class NotUnderstood(Exception):  # noqa: N818 - not an error: the kernel is comp
 
 
 class UnknownTool(NotUnderstood):
-    """No kernel can be kept: what compiles them cannot be hashed."""
+    """The reason why no kernel can be kept: what compiles them cannot be hashed."""
 
 
 Parts = dict[str, str]
@@ -89,7 +89,7 @@ def _understood(meaning: Meaning, what: str = "") -> bytes:
 
 
 def _compiler_parts() -> Parts:
-    """The sources of tiledsl, this build of Python, and the backend's tools. Raises UnknownTool."""
+    """Return the sources of tiledsl, this build of Python, and the backend's tools. Raises UnknownTool."""
     from tiledsl.backends.ptx.tools import PTXAS, tool_versions
 
     if not PTXAS.content():

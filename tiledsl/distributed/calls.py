@@ -166,7 +166,7 @@ def _in_rows(A: Any) -> Any:
 
 
 def _aligned(bias: Any) -> Any:
-    """The bias, or a copy, contiguous and aligned as the launch was planned."""
+    """Return the bias, or a copy, contiguous and aligned as the launch was planned."""
     return bias if bias.stride() == (1,) and bias.data_ptr() % ALIGNED == 0 else bias.clone(memory_format=_CONTIGUOUS)
 
 

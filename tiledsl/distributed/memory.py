@@ -16,7 +16,7 @@ from typing import Any
 from tiledsl.arch import TARGETS
 from tiledsl.errors import DeviceError
 from tiledsl.gemm.sharded import Copy, Layout
-from tiledsl.numerals import seconds_of
+from tiledsl.outside import seconds_of
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.specialize import Called, argument_error
 

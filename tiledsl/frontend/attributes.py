@@ -55,7 +55,7 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
         if contains_value(owner):
             raise frame.error(node, f".{name} on a list with run-time values", "index it, or use len()", code="C106")
         if type(owner) in (bool, int, float) and not hasattr(owner, name):
-            fix = f"leave .{name} out: a number of NumPy is the Python number of the same value here"
+            fix = f"leave out .{name}: a number of Python, or of NumPy, has no attributes of an array here"
             raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix, code="C104")
         value = at_compile_time(getattr, [owner, name], frame, node)
         frame.check_readable(node, f".{name}", value)

@@ -19,7 +19,7 @@ MAX_OPS = 50_000
 """Ops that the frontend makes for one kernel."""
 
 MAX_GRID_OPS = 1000
-"""Operations by which the host computes an extent of the grid."""
+"""The most operations by which the host computes an extent of the grid."""
 
 MAX_STATEMENTS = 200_000
 """Statements of one kernel that are carried out at compile time, and items of its comprehensions."""

@@ -1,4 +1,4 @@
-"""Arguments and results of tile functions as their annotations declare them.
+"""Fit arguments and results of tile functions to what their annotations declare.
 
 Literals take the declared dtype, everything else must have it. docs/language.md says which annotations count.
 """
@@ -6,6 +6,7 @@ Literals take the declared dtype, everything else must have it. docs/language.md
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -36,6 +37,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType
 from tiledsl.lang.dtypes import Scalar
 from tiledsl.signatures.declared import (
+    PYTHON,
     CompileTime,
     Declared,
     InMemory,
@@ -112,7 +114,8 @@ class DeclaredFunction:
         except Misfit as misfit:
             problem = f"; {misfit.problem}" if misfit.problem else f", got {describe(binding)}"
             message = f"{called}() expected {declared.text} as {what}{problem}"
-            raise frame.error(node, message, misfit.fix, code=misfit.code) from None
+            fix = misfit.fix if name else re.sub("^pass ", "return ", misfit.fix)
+            raise frame.error(node, message, fix, code=misfit.code) from None
         self.names = fit.names
         return found
 
@@ -159,8 +162,8 @@ class _Fit:
                 raise Misfit("", f"convert it: x.to({dtype})", "C203")
             return binding
         if not isinstance(binding, (bool, int, float)):
-            fix = instead_of(binding) if has_operators(binding) else f"pass a {dtype}, or a number that is exact in it"
-            raise Misfit("", fix, "C203")
+            fix = f"pass a value of {dtype}, or a number that is exact in it"
+            raise Misfit("", instead_of(binding) if has_operators(binding) else fix, "C203")
         try:
             number = literal(binding, dtype, self.frame.loc(self.node))
         except CompileError as error:
@@ -241,7 +244,7 @@ class _Fit:
         return whole if same else make.__new__(type(whole), found)
 
     def _one_of(self, declared: OneOf, binding: Any) -> Any:
-        """The first option that takes the binding as it is, else the one that converts it."""
+        """Return the binding by the first option that takes it as it is, else by the one that converts it."""
         before, converted, misfits = self.names, list[Any](), list[Misfit]()
         for option in declared.options:
             self.names = DeclaredNames({**before.dtypes}, {**before.dims})
@@ -268,10 +271,11 @@ def _require_class(cls: type[Any], binding: Any) -> None:
         return
     if is_register(binding):
         dtype = dtype_of(binding)
+        known = cls in PYTHON and cls is not type(None)
+        problem = f"that is known at compile time, got a run-time {dtype}" if known else ""
         fix = f"declare it {'boolean' if dtype.name == 'bool' else dtype}, or pass a compile-time value"
-    else:
-        fix = f"pass {'None' if cls is type(None) else f'a {cls.__name__}'}, or change the annotation"
-    raise Misfit("", fix)
+        raise Misfit(problem, fix)
+    raise Misfit("", f"pass {'None' if cls is type(None) else f'a value of {cls.__name__}'}, or change the annotation")
 
 
 def _is_of(cls: type[Any], binding: Any) -> bool:

@@ -59,7 +59,7 @@ def _(node: ast.Name, frame: Frame) -> Any:
 
 
 def _extent(frame: Frame, known: int | str) -> Any:
-    """An extent, given as it is or by the kernel's name for it."""
+    """Return an extent that is known as it is or by the kernel's name for it."""
     return known if isinstance(known, int) else extent(frame, *frame.unit.extents[known])
 
 

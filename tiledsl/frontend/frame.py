@@ -22,7 +22,7 @@ from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.types import INDEX, DType
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
-from tiledsl.signatures.plain import NotPlain, plain
+from tiledsl.outside import NotPlain, plain
 from tiledsl.signatures.source import checked_source, closure_values
 
 Env = dict[str, Any]
@@ -167,7 +167,7 @@ class Frame:
             )
 
     def plain(self, node: ast.AST, value: Any, name: str = "") -> Any:
-        """What enters the kernel from outside: `plain` of it. name: what a message calls it."""
+        """Return what enters the kernel from outside, as `plain` makes it. name: what a message calls it."""
         try:
             return plain(value)
         except NotPlain as problem:

@@ -59,13 +59,14 @@ def epilogue_of(call: Named, epilogue: Any) -> Any:
         message = f"epilogue is a {type(epilogue).__name__}; expected {expected}"
         raise argument_error(call, message, "decorate a def with @tile_function, or leave it out", code="C805")
     if not _takes_three(epilogue):
-        message = f"epilogue is {epilogue.name}{inspect.signature(epilogue.fn)}; expected {expected}"
+        parameters = ", ".join(inspect.signature(epilogue.fn).parameters)
+        message = f"epilogue is {epilogue.name}({parameters}); expected {expected}"
         raise argument_error(call, message, "give it these three parameters", code="C805")
     return epilogue
 
 
-def _is_tile_function(value: Any) -> bool:
-    """Return whether it is one."""
+def _is_tile_function(value: object) -> bool:
+    """Return whether `value` is a tile function. (A type checker would narrow an `Any` to one of unknown types.)"""
     return isinstance(value, TileFunction)
 
 

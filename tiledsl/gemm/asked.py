@@ -1,4 +1,4 @@
-"""What a command line asks of `gemm`: the dtypes of `--format` and `--out`."""
+"""Read what a command line asks of `gemm`: the dtypes of `--format` and `--out`."""
 
 from __future__ import annotations
 

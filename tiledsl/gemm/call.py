@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.arch import EMULATED_ARCH, EMULATED_GPU
 from tiledsl.errors import short_traceback
 from tiledsl.gemm.arguments import epilogue_of, flag
 from tiledsl.gemm.formats import WHOLE, check_factors, checked_factors, factors
@@ -31,9 +32,7 @@ _KNOWN: dict[Any, Prepared] = {}
 LIMIT = 4096
 """Most products that are kept, so that shapes that keep changing do not fill the memory."""
 LOW, HIGH = -(2.0**-126), 2.0**-126
-"""Factors between these may round to 0; all others do not, and only whether they are 0 matters for a key."""
-EMULATED = "sm_90a", 132
-"""What the emulator is taken for: an H200, of which it gives the bits."""
+"""The bounds between which factors may round to 0. Of all others a key needs only that they are not 0."""
 _raw_stream: Any = None
 _grad_enabled: Any = None
 _empty_like: Any = None
@@ -82,10 +81,10 @@ def gemm(
     or so in each part of k: both operations round to nearest in f32. For integers: of the rows of A [M, 1] and the
     columns of B [1, N], by which sums are multiplied in f32; C may then be bf16, f16, f32, i8 or u8.
 
-    alpha 0: A and B are not read; beta 0: C is not read; any other beta needs C. bias: f32 [N], added to each row, by
-    `epilogue` if one is given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C
-    depend on this row of A and on B alone, not on m or the other rows; this may take longer. stream: a CUDA stream (its
-    handle, or one of torch or CuPy) instead of the library's current one. device: as for kernels.
+    alpha 0: A and B are not read; beta 0: C is not read; any other beta needs C. bias: f32 [N], added to each row.
+    epilogue: a tile function as in tiledsl.gemm.epilogue, which has to add the bias itself. batch_invariant: the bits
+    of a row of C depend on this row of A and on B alone, not on m or the other rows; this may take longer. stream: a
+    CUDA stream (its handle, or one of torch or CuPy) instead of the library's current one. device: as for kernels.
 
     Raises KernelArgumentError, DeviceError. docs/gemm.md has the rest: errors, streams, captured graphs.
     """
@@ -153,8 +152,8 @@ def _call(
     if beta and C is None:
         message = f"beta is {beta:g}, and C, which it scales, is left out"
         raise argument_error(GEMM, message, "pass C, or leave out beta", code="C805")
-    batch_invariant, behind = flag(GEMM, "batch_invariant", batch_invariant), epilogue_of(GEMM, epilogue)
-    of = described(A, B, C, bias, out_dtype, behind, precision, scale_a, scale_b)
+    batch_invariant, ending = flag(GEMM, "batch_invariant", batch_invariant), epilogue_of(GEMM, epilogue)
+    of = described(A, B, C, bias, out_dtype, ending, precision, scale_a, scale_b)
     of = of._replace(batch_invariant=batch_invariant)
     if of.scales is None:
         check_factors(GEMM, of.format, of.c.dtype, alpha, beta)
@@ -165,24 +164,24 @@ def _call(
         return of.result
     of = _without_k(of) if alpha == 0 or (of.scales and of.a.empty) else of
     if of.a.device < 0:
-        _on_host(of, alpha, beta, behind, place, device)
+        _on_host(of, alpha, beta, ending, place, device)
     else:
-        _on_gpu(of, alpha, beta, behind, stream, key, C is None)
+        _on_gpu(of, alpha, beta, ending, stream, key, C is None)
     if is_torch(of.result):
         count_versions((of.result,))
     return of.result
 
 
-def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, key: Any, new: bool) -> None:
+def _on_gpu(of: Operands, alpha: float, beta: float, ending: Any, stream: Any, key: Any, new: bool) -> None:
     gpu, torch = driver(), all(is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
-    more = behind and const_identity(behind), of.batch_invariant, of.a.dtype, of.promoted, of.split
+    more = ending and const_identity(ending), of.batch_invariant, of.a.dtype, of.promoted, of.split
     same = ("described", *facts, alpha != 0, beta != 0, *more)
     known = _KNOWN.get(same)
     if known is None:
         capturing = gpu.capturing(on)
-        known = prepare(gpu, of, beta, behind, capturing)
+        known = prepare(gpu, of, beta, ending, capturing)
         if not capturing:
             known.prepare_graphs(on)
         _keep(same, known)
@@ -212,16 +211,16 @@ def _take_torch(torch: Any) -> None:
     _capturing = torch._C._cuda_isCurrentStreamCapturing
 
 
-def _on_host(of: Operands, alpha: float, beta: float, behind: Any, place: str, device: Any) -> None:
+def _on_host(of: Operands, alpha: float, beta: float, ending: Any, place: str, device: Any) -> None:
     """On the emulator, or launch by launch on copies on the GPU."""
     import numpy as np
 
-    target = EMULATED
+    target = EMULATED_ARCH, EMULATED_GPU.processors
     if place == "gpu":
         gpu = driver()
         at = gpu.current_device()
         target = gpu.target_of(at), gpu.devices[at].processors
-    steps = planned(of, beta, behind, *target)
+    steps = planned(of, beta, ending, *target)
     room, zeros = np.empty(steps.room + GRAIN, np.uint8), np.zeros(steps.zeros + GRAIN, np.uint8)
     addresses = (*of.addresses, *(x.ctypes.data + -x.ctypes.data % GRAIN for x in (room, zeros)))
     for step in steps.launches:

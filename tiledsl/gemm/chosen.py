@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="bf16", help="dtype of A and B; bf16 unless given")
     parser.add_argument("--out", help="dtype of C (default: what gemm makes)")
     parser.add_argument("--stored", choices=LAYOUTS, default="NN", help="A and B: N in rows, T transposed")
-    parser.add_argument("--bias", action="store_true", help="with a bias or an epilogue")
+    parser.add_argument("--bias", action="store_true", help="with a bias")
     parser.add_argument("--add-c", action="store_true", help="with a beta that is not 0")
     parser.add_argument("--batch-invariant", action="store_true", help="the bits of a row must not depend on M")
     parser.add_argument("--processors", type=int, default=132, help="SMs of the GPU; 132 unless given")

@@ -27,6 +27,6 @@ def applied(epilogue: Epilogue, x: Fragment[Any], bias: Memory[Any] | None, colu
     """Apply an epilogue function, and refuse one that does not return as many elements as it gets."""
     y = epilogue(x, bias, column)
     assert y is not None and y.shape == x.shape, (
-        "an epilogue function returns a fragment of the shape of its first argument"
+        "an epilogue function must return a fragment of the shape of its first argument"
     )
     return y

@@ -42,7 +42,7 @@ OTHER_BYTES = 1024
 EARLY = 50.0
 """Microseconds; products that are shorter gain from an early launch."""
 MASKED = Called("masked_gemm")
-"""What errors name."""
+"""The function that errors name."""
 
 
 @short_traceback
@@ -64,8 +64,9 @@ def grouped_gemm(
     A: [rows, K] of bf16 or f16, or of e4m3 or e5m2. offsets: [G + 1] of int32 or int64; group g has the rows offsets[g]
     to offsets[g + 1]. B: [G, K, N] of the dtype of A; of 8-bit floats of either. C: [rows, N] of the dtype of A, of
     8-bit floats bf16 or f16; a new array, of the former, if it is None. bias: [G, N] of f32, added to each row of its
-    group, by `epilogue` if one is given, as of `gemm`. alpha 0: A and B are not read. Rows outside of all groups are
-    not written. Strides are any, those of C positive; operands that TMA, or wgmma, cannot read are copied first.
+    group. epilogue: as of `gemm`; it has to add the bias itself. alpha 0: A and B are not read. Rows outside of all
+    groups are not written. Strides are any, those of C positive; operands that TMA, or wgmma, cannot read are copied
+    first.
 
     scale_a, scale_b: for 8-bit floats, f32 factors of blocks, as of `gemm`: of each row of A and 128 of k,
     [rows, K / 128], and of each 128 of k and 128 columns of B, [G, K / 128, N / 128], rounded up. Of any strides.
@@ -115,7 +116,7 @@ class _Call(NamedTuple):
 
     @property
     def bounds(self) -> str:
-        """The name of the argument that says how many rows groups have."""
+        """Return the name of the argument that says how many rows groups have."""
         return "counts" if self.masked else "offsets"
 
 
@@ -136,7 +137,7 @@ LIMIT = 4096
 
 def _call(call: _Call, A: Any, B: Any, bounds: Any, C: Any, alpha: float, bias: Any, epilogue: Any) -> Any:
     """A call like an earlier one on torch tensors only looks up the consts, by all that the checks depend on."""
-    alpha, behind = factor(call, "alpha", alpha), epilogue_of(call, epilogue)
+    alpha, ending = factor(call, "alpha", alpha), epilogue_of(call, epilogue)
     try:
         given = (A, B, bounds, C, bias, *call.scales)
         facts = [
@@ -167,7 +168,7 @@ def _call(call: _Call, A: Any, B: Any, bounds: Any, C: Any, alpha: float, bias: 
     of_a, of_b = call.scales if known.consts["SCALED"] else (None, None)
     if of_a is not None and not call.masked:
         of_a = of_a[None]
-    finish = {} if behind is None else {"EPILOGUE": behind}
+    finish = {} if ending is None else {"EPILOGUE": ending}
     try:
         hopper_grouped(*arrays, bounds, alpha, bias, of_a, of_b, device=call.device, **finish, **known.consts)
     except KernelArgumentError:

@@ -153,8 +153,8 @@ def int4_gemm(
     """C = epilogue(alpha X W); returns C.
 
     X: [M, K] of bf16 or f16, any strides; what TMA cannot read is copied first. W: of `pack_int4`. C: [M, N] of bf16,
-    f16 or f32, a new array of X's dtype if it is None. bias: [N] of f32, added to each row, by `epilogue` if one is
-    given, as of `gemm`. alpha 0: X and W are not read.
+    f16 or f32, a new array of X's dtype if it is None. bias: [N] of f32, added to each row. epilogue: as of `gemm`;
+    it has to add the bias itself. alpha 0: X and W are not read.
 
     Up to 64 rows, the tensor cores add up (q - zero point) x over a group of k, from zero, and threads add these sums,
     each times its scale: sum = fma(partial, scale, sum), in f32. With more rows, weights are (q - zero point) * scale,
@@ -163,7 +163,7 @@ def int4_gemm(
     """
     if not isinstance(W, Int4Weights):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller may pass anything
         raise argument_error(GEMM, f"W is a {type(W).__name__}; expected Int4Weights", "pass what pack_int4 returns")
-    alpha, behind = factor(GEMM, "alpha", alpha), epilogue_of(GEMM, epilogue)
+    alpha, ending = factor(GEMM, "alpha", alpha), epilogue_of(GEMM, epilogue)
     x = describe(GEMM, "X", X)
     if len(x.shape) != 2 or x.shape[1] != W.k:
         message = f"X has the shape {x.shape}; expected [M, {W.k}], as the weights are [{W.k}, {W.n}]"
@@ -187,8 +187,8 @@ def int4_gemm(
         x = describe(GEMM, "X", read)
     operand = read[None] if _read_by_tma(x) else aligned_copy(GEMM, read[None], -1, device)
     consts = choose_int4(m, W.n, x.shape[1], c.dtype.bytes)
-    if behind is not None:
-        consts = {**consts, "EPILOGUE": behind}
+    if ending is not None:
+        consts = {**consts, "EPILOGUE": ending}
     try:
         hopper_int4(
             W.words, operand.swapaxes(1, 2), result[None].swapaxes(1, 2), W.scales, W.zeros, alpha, bias,
@@ -218,7 +218,7 @@ FEW = 64
 WIDTHS = {False: (16, 32, 48, 64), True: (*range(16, 193, 16), 256)}
 """Rows of X of a tile, by whether weights are rounded."""
 PANEL = 64
-"""Elements in a row of 128 bytes of a staged tile."""
+"""The elements in a row of 128 bytes of a staged tile."""
 DEPTHS = {False: (128, 256, 512), True: (64, 128)}
 """Elements of k of a step, likewise."""
 SPLITS = (0, *range(2, 9))

@@ -157,7 +157,7 @@ def of_result(S: Memory[Any], layout: Any) -> Fragment[Any]:
 
 @tile_function
 def operands(S: Memory[Any], T: Memory[Any], k: Range, acc: Any) -> tuple[Fragment[Any], Fragment[Any]]:
-    """Columns k of S and rows k of T, both in shared memory, as operand fragments of an MMA into acc.
+    """Return columns k of S and rows k of T, both in shared memory, as operand fragments of an MMA into acc.
 
     acc: the accumulator, or its layout.
     """

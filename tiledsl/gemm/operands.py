@@ -17,7 +17,7 @@ from tiledsl.gemm.formats import BLOCK, FORMATS, INTEGERS, NAMES, Format, Residu
 from tiledsl.ir.types import DTYPES, F32, F64, DType
 from tiledsl.lang import cdiv
 from tiledsl.layout.shared import row_major
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe, is_ndarray, is_torch
 from tiledsl.signatures.specialize import ArrayInfo, Called, Named, argument_error, looking_at
 
@@ -26,7 +26,7 @@ SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
 
 
 HANDLES = 1 << 64
-"""More than any handle of a CUDA stream."""
+"""A number above all handles of CUDA streams."""
 GEMM = Called("gemm")
 """What errors name."""
 
@@ -117,7 +117,7 @@ def dtype_named(value: Any, call: Named = GEMM) -> DType:
 def stream_handle(stream: Any, call: Named = GEMM) -> int:
     """Return the handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`.
     call: what errors name."""
-    number = python_int(stream)
+    number = python_number(stream)
     if type(number) is int and 0 <= number < HANDLES:
         return number
     fix = "pass its handle as an int, or a stream of torch or CuPy"
@@ -186,8 +186,9 @@ def folded(
     a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, bias: ArrayInfo | None, by_column: bool, result: Any = None,
     scales: tuple[ArrayInfo, ArrayInfo] | None = None,
 ) -> Operands:  # fmt: skip
-    """Arrays that fit together, with three axes and the smallest batch. by_column: what an epilogue function does to an
-    element depends on its column; a bias does, too."""
+    """Return arrays that fit together, with three axes and the smallest batch.
+
+    by_column: what an epilogue function does to an element depends on its column; a bias does, too."""
     by_column = by_column or bias is not None
     given = tuple(info for info in (a, b, c, bias, *(scales or ())) if info is not None)
     batch = c.shape[0] if len(c.shape) == 3 else 1

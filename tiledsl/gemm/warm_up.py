@@ -21,7 +21,7 @@ from tiledsl.signatures.specialize import ArrayInfo, Called, argument_error, loo
 __all__ = ["operands_of", "warmup"]
 
 WARMUP = Called("warmup")
-"""What errors name."""
+"""The function that errors name."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
 APART = 1 << 50
 """Between the addresses of arrays that do not exist."""
@@ -58,10 +58,10 @@ def warmup(
     """
     a = dtype_named(dtype, WARMUP)
     b = a if dtype_b is None else dtype_named(dtype_b, WARMUP)
-    behind, (_, beta) = epilogue_of(WARMUP, epilogue), checked_factors(WARMUP, 1.0, beta, precision)
+    ending, (_, beta) = epilogue_of(WARMUP, epilogue), checked_factors(WARMUP, 1.0, beta, precision)
     flags = {"scales": scales, "bias": bias, "batch_invariant": batch_invariant}
     scales, bias, batch_invariant = (flag(WARMUP, name, value) for name, value in flags.items())
-    format = format_of(WARMUP, a, b, precision, behind is not None, scales)
+    format = format_of(WARMUP, a, b, precision, ending is not None, scales)
     out = format.results[0] if out_dtype is None else dtype_named(out_dtype, WARMUP)
     if out not in format.results:
         possible = ", ".join(found.name for found in format.results)
@@ -75,7 +75,7 @@ def warmup(
             raise argument_error(WARMUP, message, 'pass layouts=("NN", "NT"), for example', code="C805")
     device = 0 if arch is not None else driver().current_device()
     products = [
-        operands_of(shape, (format.a, format.b, out), layout, bias, behind is not None, device, scales)._replace(
+        operands_of(shape, (format.a, format.b, out), layout, bias, ending is not None, device, scales)._replace(
             batch_invariant=batch_invariant, promoted=format.promoted, split=format.split
         )
         for shape in _listed("shapes", shapes, "a list of (m, n, k)")
@@ -84,14 +84,14 @@ def warmup(
     on = None if stream is None else stream_handle(stream, WARMUP)
     if arch is not None:
         target_named(arch)
-        _compile(products, beta, behind, arch)
+        _compile(products, beta, ending, arch)
         return
     gpu = driver()
-    _compile(products, beta, behind, gpu.target_of(device), gpu.devices[device].processors)
+    _compile(products, beta, ending, gpu.target_of(device), gpu.devices[device].processors)
     on = _current_stream(device) if on is None else on
     capturing = gpu.capturing(on)
     for of in products:
-        made = prepare(gpu, of, beta, behind, capturing)
+        made = prepare(gpu, of, beta, ending, capturing)
         made.reserve(on)
         if not capturing:
             made.prepare_graphs(on)
@@ -106,11 +106,11 @@ def _listed(name: str, values: Any, expected: str) -> list[Any]:
         return list(values)
 
 
-def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: Any) -> None:
+def _compile(products: Sequence[Operands], beta: float, ending: Any, *target: Any) -> None:
     """Build the kernels of all these for the `target`: its name, and its SMs where these are known."""
     jobs: dict[Any, Job] = {}
     for of in products:
-        for step in planned(of, beta, behind, *target).launches:
+        for step in planned(of, beta, ending, *target).launches:
             values = step.values((*of.addresses, *SOMEWHERE), of.a.device)
             spec, arch = step.kernel.dispatcher.build_of(values, target[0])
             jobs[step.kernel.name, repr(spec)] = step.kernel, spec, arch

@@ -42,7 +42,7 @@ from tiledsl.inspect.contenders import (
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.plots import Roof, ladder, roofline, table
 from tiledsl.inspect.timing import Clocks, RoundTimes, buffer_sets, interleave, quartiles
-from tiledsl.numerals import is_time
+from tiledsl.outside import is_time
 from tiledsl.runtime.driver import Driver, driver
 
 LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}

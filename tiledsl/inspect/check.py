@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algebra", metavar="NAME", help="compute on integers; NAME: the reference, of the kernel's file"
     )
     parser.add_argument("--unwritten", default="", metavar="NAMES", help="arrays that hold nothing yet, as C")
-    parser.add_argument("--processors", type=int, metavar="N", help="SMs of the GPU (default: 132, or 8 for the grid)")
+    of_gpu = "SMs of the GPU (default: 132; 8 if the grid depends on them)"
+    parser.add_argument("--processors", type=int, metavar="N", help=of_gpu)
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="accept the findings that it lists")
     parser.add_argument("--write-baseline", type=Path, metavar="FILE", help="add the findings to it")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tiledsl.errors import AssemblerError, CompileError, Loc, ToolNotFoundError
-from tiledsl.files import source_line
 from tiledsl.inspect.source_lines import READERS
+from tiledsl.outside import source_line
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel

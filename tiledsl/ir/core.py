@@ -131,7 +131,7 @@ class Op:
     named: ClassVar[Mapping[str, operand]] = {}
     """The operands that the class names."""
     named_operands: ClassVar[int] = 0
-    """How many operands there must be for those, counted from the front and from the end."""
+    """The number of operands that there must be for those, counted from the front and from the end."""
     attributes: ClassVar[Mapping[str, attribute[Any]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Of all attributes, in the order of `attributes`; None: it must be given."""

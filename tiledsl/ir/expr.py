@@ -30,7 +30,7 @@ class CallExpr:
 
     @property
     def result(self) -> DType:
-        """The dtype of the value."""
+        """Return the dtype of the value."""
         row = SCALAR.get(self.fn)
         return BOOL if row is not None and row.to_bool else self.dtype
 
@@ -47,7 +47,7 @@ FUNCTIONS: dict[str, int] = {
     "cast": 1,
     "select": 3,
 }
-"""How many arguments each function has."""
+"""The number of arguments of each function."""
 
 _WRITTEN = {"and": "and_", "or": "or_", "not": "not_"}
 """The text of functions that are keywords of Python."""
@@ -89,6 +89,8 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
         return expr
     if isinstance(expr, str):
         return values[expr]
+    if expr.fn == "select":
+        return evaluate(chosen(expr, values), values)
     fn, dtype, args = expr.fn, expr.dtype, [evaluate(arg, values) for arg in expr.args]
     exact = exact_value(fn, args)
     if exact is not None:
@@ -97,13 +99,17 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
             return exact
         if never_wraps(fn, dtype):
             raise OverflowError(f"{expr} = {exact} does not fit in {dtype}")
-    if fn == "select":
-        return args[1] if args[0] else args[2]
     from tiledsl.ir.semantics import fold, fold_cast  # it needs NumPy, which importing must not load
 
     if fn == "cast":
         return int(fold_cast(args[0], INDEX if args[0] <= INDEX.limits[1] else DTYPES["u64"], dtype))
     return int(fold(fn, dtype, *args))
+
+
+def chosen(select: CallExpr, values: Mapping[str, int]) -> Expr:
+    """Return the operand that is the value of a `select`; nothing depends on the other one."""
+    condition, a, b = select.args
+    return a if evaluate(condition, values) else b
 
 
 def never_wraps(fn: str, dtype: DType) -> bool:

@@ -6,7 +6,7 @@ from typing import Iterator, Mapping, Sequence
 
 from tiledsl.arch import MOST_GRID
 from tiledsl.errors import KernelArgumentError
-from tiledsl.ir.expr import CallExpr, Expr, evaluate, exact_value, names_of
+from tiledsl.ir.expr import CallExpr, Expr, chosen, evaluate, exact_value, names_of
 
 
 def checked_grid(
@@ -38,8 +38,7 @@ def _grid_problems(
                 fix = f"pass extents and scalars for which {divisor} is not 0"
                 yield f"the grid is empty: {what}, since it divides by zero", fix
             continue
-        wrapped = next(_wrapped(expr, names), "")
-        fix = f"compute it in a wider type, as in i64(n) * n: {wrapped}" if wrapped else ""
+        fix = next(_wrapped(expr, names), "")
         if extent > limit:
             fix = fix or "use larger tiles, or put the long dimension on x, the first of grid(...)"
             yield f"the grid is too large: {what}; at most {limit}", fix
@@ -60,20 +59,27 @@ def _given(expr: Expr, names: Mapping[str, int]) -> str:
     return f" for {', '.join(f'{name} = {names[name]}' for name in dict.fromkeys(names_of(expr)))}"
 
 
-def _zero_divisors(expr: Expr, names: Mapping[str, int]) -> Iterator[Expr]:
-    """Yield the divisors in `expr` that are 0, the innermost first."""
+def _calls(expr: Expr, names: Mapping[str, int]) -> Iterator[CallExpr]:
+    """Yield the functions on which the value of `expr` depends, the innermost first: of a `select`, the chosen side."""
     if isinstance(expr, CallExpr):
-        for arg in expr.args:
-            yield from _zero_divisors(arg, names)
-        if expr.fn in ("floordiv", "ceildiv", "mod") and evaluate(expr.args[1], names) == 0:
-            yield expr.args[1]
+        taken = (expr.args[0], chosen(expr, names)) if expr.fn == "select" else expr.args
+        for arg in taken:
+            yield from _calls(arg, names)
+        yield expr
+
+
+def _zero_divisors(expr: Expr, names: Mapping[str, int]) -> Iterator[Expr]:
+    """Yield the divisors in `expr` that are 0."""
+    for call in _calls(expr, names):
+        if call.fn in ("floordiv", "ceildiv", "mod") and evaluate(call.args[1], names) == 0:
+            yield call.args[1]
 
 
 def _wrapped(expr: Expr, names: Mapping[str, int]) -> Iterator[str]:
-    """Yield a text for each function in `expr` whose exact value does not fit in its dtype, the innermost first."""
-    if isinstance(expr, CallExpr):
-        for arg in expr.args:
-            yield from _wrapped(arg, names)
-        exact, value = exact_value(expr.fn, [evaluate(arg, names) for arg in expr.args]), evaluate(expr, names)
+    """Yield a fix for each function in `expr` whose exact value does not fit in its dtype."""
+    for call in _calls(expr, names):
+        exact = None if call.fn == "select" else exact_value(call.fn, [evaluate(arg, names) for arg in call.args])
+        value = evaluate(call, names)
         if exact not in (None, value):
-            yield f"{expr} = {exact} does not fit in {expr.dtype} and wraps to {value}"
+            how = "compute it in a wider type, as in i64(n) * n" if call.dtype.bits < 64 else "pass smaller numbers"
+            yield f"{how}: {call} = {exact} does not fit in {call.dtype} and wraps to {value}"

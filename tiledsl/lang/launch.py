@@ -8,7 +8,7 @@ from tiledsl.ir.expr import ceildiv
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Integer, index
 from tiledsl.lang.misuse import only_in_kernel
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 
 __all__ = ["cdiv", "grid", "grid_size", "lane_id", "processors", "threads", "warp_id"]
 
@@ -89,7 +89,7 @@ def cdiv(a: Any, b: Any) -> Any:
     As ``//`` does, it wraps for the least number of a dtype and b = -1, and is 0 for a b of 0 that is only known at run
     time. Of Python's and NumPy's integers it works in plain Python, too.
     """
-    a, b = python_int(a), python_int(b)
+    a, b = python_number(a), python_number(b)
     if type(a) is int and type(b) is int:
         return ceildiv(a, b)
     raise only_in_kernel("cdiv() of run-time values")

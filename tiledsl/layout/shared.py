@@ -37,7 +37,7 @@ MAX_EXTENT = 1 << 20
 not be computed to say so."""
 
 MAX_SHARED = 1 << 20
-"""Bytes of shared memory that the emulator gives a block: more than any target, since at tile level tiles over each
+"""The shared memory, in bytes, of a block on the emulator: more than on any target, as at tile level tiles over each
 other have bytes of their own."""
 
 VECTOR_BYTES = (16, 8, 4, 2, 1)

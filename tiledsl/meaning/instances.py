@@ -19,9 +19,10 @@ from typing import Any, Callable, TypeVar
 
 from tiledsl.function import TileFunction
 from tiledsl.meaning.guards import Guards
-from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home, origin
+from tiledsl.meaning.origin import HEAP_TYPE, home, origin
 from tiledsl.meaning.versions import body_of
 from tiledsl.meaning.walk import KINDS, PLAIN, Walk
+from tiledsl.outside import exact_type
 from tiledsl.signatures.declared import declared_of
 
 # -- classes ---------------------------------------------------------------------------------------------

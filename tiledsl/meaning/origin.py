@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from types import FunctionType, ModuleType
-from typing import Any, Callable, Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
-
-exact_type: Callable[[Any], type[Any]] = type
-"""The class of an object, whatever its `__class__` says."""
 
 Origin = Literal["tiledsl", "pure", "library", "user"]
 """tiledsl: this package, whose sources are part of every key. pure: a module of the standard library whose functions

@@ -1,4 +1,4 @@
-"""Sets: which have the same order in each process, and where code cannot see the order of one.
+"""Find which sets have the same order in each process, and whether code can see the order of one.
 
 Python hashes strings, and objects by their addresses, differently in each process. A kernel that sees the order of such
 a set may come out differently, too.
@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Collection
 from typing import Any
 
-from tiledsl.meaning.origin import exact_type
+from tiledsl.outside import exact_type
 
 NUMBERS = frozenset({int, float, bool, complex})
 ORDERLESS = frozenset({"len", "sorted", "min", "max", "any", "all", "bool", "set", "frozenset", "isinstance"})

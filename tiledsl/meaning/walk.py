@@ -18,9 +18,10 @@ from typing import Any, Callable, ClassVar
 from tiledsl.errors import CompileError
 from tiledsl.ir.types import DType
 from tiledsl.meaning.guards import Guards
-from tiledsl.meaning.origin import Origin, exact_type, home, origin
+from tiledsl.meaning.origin import Origin, home, origin
 from tiledsl.meaning.reads import reads_of_code, reads_of_source
 from tiledsl.meaning.sets import ORDERLESS, has_order, makes_visible_order, sees_order
+from tiledsl.outside import exact_type
 from tiledsl.signatures.source import FunctionSource, checked_source
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented), DType})

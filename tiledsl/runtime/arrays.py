@@ -232,7 +232,7 @@ def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:
 
 
 SEARCHED = 10_000
-"""Differences of indices that `self_overlapping` looks at before it takes an array for overlapping."""
+"""The most differences of indices that `self_overlapping` looks at before it takes an array for overlapping."""
 
 
 def self_overlapping(info: ArrayInfo) -> bool:

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Mapping, TypeVar
 
+from tiledsl.arch import EMULATED_ARCH
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, names_of, parse_expr
 from tiledsl.ir.grid import checked_grid
+from tiledsl.outside import plain
 from tiledsl.runtime.arrays import describe, host_array, is_torch, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
 from tiledsl.runtime.launch import (
@@ -27,7 +29,6 @@ from tiledsl.runtime.launch import (
 )
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.signatures.plain import plain
 from tiledsl.signatures.signature import REQUIRED, Signature, Specialization
 from tiledsl.signatures.specialize import (
     ArrayInfo,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from tiledsl.compilation.compiler import Builds, Lowered
 
 P = TypeVar("P")
-EMULATED_ARCH = "sm_90a"
-"""The target whose limits the emulator applies to a kernel that names none."""
 EMULATED, COPIED = object(), object()
 """Values of `device` in the keys of plans for the emulator and for copies of host arrays; no call can pass them."""
 

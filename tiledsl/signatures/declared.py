@@ -1,4 +1,4 @@
-"""What the annotations of a tile function declare: the part of them that each call checks.
+"""Read what the annotations of a tile function declare: the part of them that each call checks.
 
 The frontend compares the arguments and the result of a call with these (`tiledsl/frontend/declared.py`). Their text is
 part of what a kernel depends on (`tiledsl/meaning/`): a kernel is compiled again when an annotation is a new one.
@@ -203,10 +203,11 @@ class _Reader:
         if isinstance(bound, (str, typing.ForwardRef)):
             bound = None  # as of type checkers alone
         of_scalars = bound if isinstance(bound, type) and issubclass(bound, Scalar) else Scalar
-        return OfVariable(f"{shown(variable)}: {of_scalars.__name__}", variable.__name__, among or None, of_scalars)
+        name: Any = variable.__name__  # Python lets a type variable have any object as its name
+        return OfVariable(f"{name}: {of_scalars.__name__}", name, among or None, of_scalars)
 
     def element(self, args: tuple[Any, ...]) -> OfDType | OfVariable | None:
-        """The dtype of what is in memory or registers."""
+        """Return the dtype of what is in memory or registers."""
         read = self.read(args[0]) if args else None
         return read if isinstance(read, (OfDType, OfVariable)) else None
 

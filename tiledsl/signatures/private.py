@@ -1,4 +1,4 @@
-"""Private names: what Python makes of ``__x`` in the body of a class ``A``, which is ``_A__x``."""
+"""Rename private names as Python does: ``__x`` in the body of a class ``A`` is ``_A__x``."""
 
 from __future__ import annotations
 

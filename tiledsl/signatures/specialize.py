@@ -14,8 +14,7 @@ from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
-from tiledsl.meaning.origin import exact_type
-from tiledsl.signatures.plain import NotPlain, plain
+from tiledsl.outside import NotPlain, exact_type, plain, python_number
 from tiledsl.signatures.signature import (
     REQUIRED,
     ConstParam,
@@ -296,11 +295,12 @@ def check_scalar(signature: Named, param: ScalarParam, value: Any) -> int | floa
     """`value` as the kernel will see it: an int in range, a float already rounded to the dtype, or a bool."""
     kind = param.dtype.kind
     fix = "pass True or False" if kind == "bool" else "convert it with int() or float()"
+    wanted = "a bool of Python or NumPy" if kind == "bool" else f"a Python or NumPy number for {param.dtype}"
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
     with looking_at(signature, param.name, value, f"a scalar of {param.dtype}", fix):
-        number = plain(value)
+        number = python_number(value)
         if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
-            message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
+            message = f"{param.name} is a {type(value).__name__}; expected {wanted}"
             raise argument_error(signature, message, fix, code="C805")
         try:
             return _round_float(param.dtype, float(number)) if kind == "float" else _check_range(param.dtype, number)

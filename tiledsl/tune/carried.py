@@ -17,8 +17,8 @@ from tiledsl.compilation.cache import packed, unpacked, warn_once
 from tiledsl.compilation.compiled import Image
 from tiledsl.compilation.compiler import sealed, unsealed
 from tiledsl.errors import TileError
-from tiledsl.files import read_bytes
 from tiledsl.kernel import TileKernel
+from tiledsl.outside import read_bytes
 from tiledsl.signatures.specialize import Specialization
 
 DIGEST = hashlib.sha256().digest_size
@@ -81,7 +81,7 @@ class Carried:
         return self._content(file).decode(errors="replace") if self.folder and file.exists() else ""
 
     def _content(self, file: Path) -> bytes:
-        """Raises TileError for what is no file, or cannot be read."""
+        """Return the content of a file. Raises TileError for what is no file, or cannot be read."""
         try:
             return read_bytes(file)
         except OSError as error:

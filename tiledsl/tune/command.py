@@ -31,7 +31,7 @@ from tiledsl.errors import TileError, UsageError
 from tiledsl.inspect.arguments import checked_arch
 from tiledsl.inspect.bench import parse_size
 from tiledsl.inspect.contenders import CUBLAS, LAYOUTS
-from tiledsl.numerals import is_time
+from tiledsl.outside import is_time
 from tiledsl.tables import table
 from tiledsl.tune.interruptions import held, interruptible
 from tiledsl.tune.products import Gpu, Task, Tuned, open_builder, open_gpu, open_timer, size_of

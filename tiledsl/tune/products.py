@@ -17,7 +17,7 @@ from tiledsl.inspect.timing import buffer_sets, interleave
 from tiledsl.ir.types import DTYPES, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import PRODUCTS
-from tiledsl.numerals import is_time
+from tiledsl.outside import is_time
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.signature import Specialization
 from tiledsl.signatures.specialize import ArrayInfo

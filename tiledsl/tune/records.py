@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.files import read_bytes
-from tiledsl.numerals import is_time
+from tiledsl.outside import is_time, read_bytes
 from tiledsl.tune.search import Result
 
 VERSION = 1

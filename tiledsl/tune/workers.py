@@ -25,9 +25,9 @@ its name, as its arguments are if it is a `functools.partial`."""
 START_SECONDS = 300.0
 """For a process to begin: it may have to import torch."""
 END_SECONDS = 30.0
-"""For a killed process to be gone."""
+"""The time in which a killed process should be gone."""
 LONGEST_WAIT = 3600.0
-"""For answers, before who is late is looked for: the system takes no time of years."""
+"""The longest wait for answers, in seconds, before late workers are looked for. (The system takes no time of years.)"""
 PROGRAM = "import sys; from tiledsl.tune.workers import work; work(int(sys.argv[1]))"
 SHOWN = 400
 """Characters of what a process printed that are repeated in a message."""

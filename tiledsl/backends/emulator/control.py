@@ -195,7 +195,7 @@ class LoopTest(Instr):
 
 @dataclass(slots=True, eq=False)
 class LoopNext(Instr):
-    """Goes back to the head. `waits`: as above; then it is idle. `spins`: it then gives way to others, too.
+    """Go back to the head. `waits`: as above; then it is idle. `spins`: it then gives way to others, too.
     `deciding`: of a loop that changes nothing (`waiting_loops`), the registers that it decides by; else None."""
 
     yields: tuple[int, ...]

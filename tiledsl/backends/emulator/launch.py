@@ -81,7 +81,7 @@ class Prepared:
 
     @cached_property
     def models(self) -> tuple[Loc, ...]:
-        """Where functions that were given as ``emulate=`` run in place of PTX."""
+        """Return where functions that were given as ``emulate=`` run in place of PTX."""
         return tuple(op.loc for op in self.kernel.walk() if isinstance(op, ptx.Inline) and op.emulate)
 
     @cached_property

@@ -53,7 +53,7 @@ class Part:
 
 
 class _Waiting(NotStarted):
-    """Those of one launch, which start in chunks."""
+    """The blocks of one launch that have not started. They start in chunks."""
 
     def __init__(self, part: Part, options: Options) -> None:
         super().__init__(part.launch.launch, part.fits)

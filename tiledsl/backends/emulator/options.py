@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.hooks import Hook
 from tiledsl.errors import HazardError, KernelArgumentError, Loc
 from tiledsl.findings import EVERYTHING, Selection
-from tiledsl.numerals import count_of
+from tiledsl.outside import count_of
 
 
 def _default_steps() -> int:

@@ -1,4 +1,4 @@
-"""Loops that wait for what others write, and when no turn of anybody can end them.
+"""Find loops that wait for what others write, and that no turn of any cohort can end.
 
 A `while` loop that only reads memory computes the same in each iteration, unless what it starts with or memory has
 changed. So if every cohort that can run is in such a loop, has come back to the loop's head in the state in which it
@@ -61,7 +61,7 @@ def _deciding(op: control.While, inner: Iterable[Op]) -> tuple[int, ...]:
 
 
 State = tuple[int, Any, tuple[Any, ...]]
-"""Of a cohort at the head of a loop: how many changes there have been, its mask, and the values that it decides by."""
+"""The state of a cohort at the head of a loop: the number of changes so far, its mask, and the values it decides by."""
 
 
 def visit(c: Cohort, loop: Op, values: Iterable[Any]) -> None:

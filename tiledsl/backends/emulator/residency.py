@@ -1,7 +1,7 @@
-"""How many blocks of a launch a GPU holds at once: others start when one of those has ended.
+"""Bound the blocks of a launch that a GPU holds at once: others start when one of those has ended.
 
 It is an upper bound, from the threads and the shared memory of a block: registers, of which the emulator knows nothing,
-may allow fewer. The GPU is an H200, which the emulator reproduces.
+may allow fewer. The GPU is the one that the emulator reproduces.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from tiledsl.arch import GPUS, TARGETS
+from tiledsl.arch import EMULATED_ARCH, EMULATED_GPU, TARGETS
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS
 
 FEW_PROCESSORS = 8
-"""SMs for which a grid that depends on their number is launched (default of `Options.processors`)."""
-
-_H200 = next(gpu for gpu in GPUS if gpu.name.startswith("H200"))
-_TARGET = TARGETS["sm_90a"]
+"""The SM count for which a grid that depends on it is launched (default of `Options.processors`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """At most `per_sm` blocks on each of `processors` SMs. `blocks`: of all, in whole clusters."""
+    """The most blocks that a GPU holds at once: `per_sm` on each of `processors` SMs, and `blocks` in all, in whole
+    clusters."""
 
     processors: int
     per_sm: int
@@ -53,9 +51,9 @@ def residency(kernel: Kernel, launch: LaunchInfo, processors: int | None) -> Res
         processors: The SM count (default: few if the grid depends on it, else that of an H200).
     """
     if processors is None:
-        processors = FEW_PROCESSORS if depends_on_processors(kernel) else _H200.processors
+        processors = FEW_PROCESSORS if depends_on_processors(kernel) else EMULATED_GPU.processors
     shared = kernel.shared_bytes if kernel.level == "thread" else 0  # tile level: not laid out yet
-    limits = _TARGET.block_limits(registers=1, shared=shared, threads=prod(launch.threads))
+    limits = TARGETS[EMULATED_ARCH].block_limits(registers=1, shared=shared, threads=prod(launch.threads))
     per_sm = max(1, min(limits.values()))
     unit, cluster = whole_clusters(launch), prod(launch.cluster)
     return Residency(processors, per_sm, max(unit, processors * per_sm // cluster * cluster))

@@ -67,7 +67,7 @@ class Turns:
             raise HazardError(f"the run does not end: {self.max_steps} iterations of loops", loc, fix, code="T402")
         launch, described = chunk.run.launch, self._described()
         others = "".join("\n  " + line for line, _ in described)
-        message = f"this loop{launch.of} spins for ever: {self.max_steps} iterations and no loop has ended{others}"
+        message = f"this loop{launch.of} spins forever: {self.max_steps} iterations and no loop has ended{others}"
         fix = f"check that what the loop waits for is written; {fix}"
         side = Side(loc, does="spins", rank=launch.rank)
         raise HazardError(message, loc, fix, code="T403", sides=(side, *sides_of(described)))
@@ -98,7 +98,7 @@ class Turns:
         loc = next(side.loc for _, side in described if side is not None)
         lines = "".join("\n  " + line for line, _ in described)
         if others is None:
-            message = f"deadlock: these loops spin for ever, and nothing that runs can end them{lines}"
+            message = f"deadlock: these loops spin forever, and nothing that runs can end them{lines}"
             fix = "let another thread write what the loop waits for, whatever the order of the warps and blocks"
             return HazardError(message, loc, fix, code="T403", sides=sides_of(described))
         most, first = others.fits.blocks, others.launch.block_name(others.first)

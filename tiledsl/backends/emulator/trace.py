@@ -21,7 +21,7 @@ from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Instr
 from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
-from tiledsl.numerals import python_int
+from tiledsl.outside import python_number
 
 _ROW_STEPS = 4
 """Iterations of a loop that a row of the trace counts as."""
@@ -66,7 +66,7 @@ def _telling(rule: Rule, hook: OpHook) -> Rule:
 
 
 def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
-    coordinates = tuple(map(python_int, index if isinstance(index, tuple) else (index,)))
+    coordinates = tuple(map(python_number, index if isinstance(index, tuple) else (index,)))
     limits = extents if isinstance(index, tuple) else (prod(extents),)
     inside = all(type(i) is int and 0 <= i < n for i, n in zip(coordinates, limits, strict=False))
     if not inside or not 1 <= len(coordinates) <= 3:

@@ -1,4 +1,4 @@
-"""Values that a shuffle takes from lanes that the block does not have: who uses one.
+"""Find uses of values that a shuffle takes from lanes that the block does not have.
 
 PTX leaves such a value undefined, and says nothing of the lanes that do not use it: in a sum over 16 threads by
 `shuffle_down`, half of the lanes get one at each step, and lane 0 none. So each value that may depend on a shuffle has
@@ -90,7 +90,9 @@ def _computes(op: Op) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Shadows:
-    """`of`: the shadow of each register that has one. `defined`: a register whose value is always `DEFINED`. `first`:
+    """The shadows of a program.
+
+    `of`: the shadow of each register that has one. `defined`: a register whose value is always `DEFINED`. `first`:
     of each shuffle that reads a lane which is not there, in the order of their numbers, a block, a thread, and the
     lane. `told`: shuffles of which one use was reported."""
 

@@ -13,11 +13,11 @@ from tiledsl.errors import Loc, Side
 from tiledsl.ir.core import Op
 
 Described = tuple[str, Side | None]
-"""A line of text, and of those that wait the data."""
+"""A line of text about some warps, and the same as data if they wait."""
 
 
 def role_of(roles: Roles, warps: Sequence[int]) -> Loc | None:
-    """The role that the warps belong to, if the kernel has one of them."""
+    """Return the role that the warps belong to, or None if they belong to none."""
     for (first, count), loc in roles.items():
         if warps and first <= warps[0] and warps[-1] < first + max(count, 1):
             return loc
@@ -39,15 +39,16 @@ def spinning(loop: Op, cohorts: Sequence[Cohort]) -> Described:
 
 
 def sides_of(described: list[Described]) -> tuple[Side, ...]:
+    """Return the data of those that wait."""
     return tuple(side for _, side in described if side is not None)
 
 
 def warps_of(cohort: Cohort, block: int) -> list[int]:
-    """The warps of the block that are in the cohort."""
+    """Return the warps of the block that are in the cohort."""
     return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel().tolist()
 
 
 def name_warps(warps: Sequence[int], one: str, several: str) -> str:
-    """With the verb: ``warp 3 waits``, ``warps 4, 5, 6, 7 wait``."""
+    """Name the warps, with the verb: ``warp 3 waits``, ``warps 4, 5, 6, 7 wait``."""
     named = ", ".join(map(str, warps[:8])) + (", ..." if len(warps) > 8 else "")
     return f"warp {named} {one}" if len(warps) == 1 else f"warps {named} {several}"

@@ -107,7 +107,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
 
 
 def _host_expression(call: Call, extent: Any, calls: Iterator[int]) -> Expr:
-    """calls: counts the calls for one extent, in which a value that is used twice is computed twice."""
+    """Do as `host_expression`. calls: counts the calls for one extent; a value that is used twice is computed twice."""
     if next(calls) > MAX_GRID_OPS:
         message = f"a grid extent takes more than {MAX_GRID_OPS} operations, each use of a value counted"
         raise call.error(message, "compute it before the call, and pass it as a scalar", code="C115")

@@ -18,7 +18,6 @@ from tiledsl.compilation.compiled import Image
 from tiledsl.compilation.compiler import Builds, build
 from tiledsl.compilation.lowering import lower
 from tiledsl.errors import DeviceError, UsageError
-from tiledsl.files import read_text
 from tiledsl.inspect.inputs import arguments_of, random_arrays, values_of
 from tiledsl.inspect.report import data
 from tiledsl.inspect.report.places import Places
@@ -27,7 +26,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import time_by_events
-from tiledsl.numerals import is_time
+from tiledsl.outside import is_time, read_text
 from tiledsl.runtime.dispatch import Dispatcher
 
 SCHEMA = "tiledsl.stamps/1"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiledsl.errors import Loc
-from tiledsl.files import source_lines
 from tiledsl.inspect.report.data import Chunk, Place
+from tiledsl.outside import source_lines
 
 PACKAGE = Path(__file__).parents[3]
 """The folder that tiledsl is in."""

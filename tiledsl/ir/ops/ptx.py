@@ -46,7 +46,7 @@ class Inline(Op):
 
     @property
     def addresses(self) -> list[tuple[str, DType]]:
-        """What the text has as an address: names as ``$1``, with their dtypes. (PTX ISA: Addresses as Operands.)"""
+        """Return the addresses in the text: names as ``$1``, with their dtypes. (PTX ISA: Addresses as Operands.)"""
         return addresses(self.text, [*self.outputs, *(v.dtype for v in self.values)])
 
     def accesses(self) -> list[Access]:

@@ -1,4 +1,4 @@
-"""Intervals of integers: what the functions of the scalar table make of them.
+"""Compute intervals of the functions of the scalar table, for integers.
 
 `_EXACT` says what the functions are of numbers that do not wrap. `transfer` is the only way to it: an interval that
 leaves the dtype becomes all numbers of the dtype.

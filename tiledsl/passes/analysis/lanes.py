@@ -93,7 +93,7 @@ class Lanes:
 
     @cached_property
     def intervals(self) -> Intervals:
-        """The intervals of the kernel's integers, made when one of 32 bits becomes one of 64."""
+        """Return the intervals of the kernel's integers, made when one of 32 bits becomes one of 64."""
         return Intervals(self.kernel)
 
     def of(self, value: Value) -> AffineForm | None:

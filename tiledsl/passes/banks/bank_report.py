@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from tiledsl import html
 from tiledsl.errors import Loc
-from tiledsl.files import source_line
 from tiledsl.layout.banks import PHASES, Kind
+from tiledsl.outside import source_line
 from tiledsl.tables import table
 
 By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]

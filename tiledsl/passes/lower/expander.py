@@ -19,7 +19,7 @@ from tiledsl.passes.lower.addresses import Memory, Writer, pointer_to
 from tiledsl.passes.lower.within import proven
 
 ADDRESSED = 1 << 48
-"""Elements: the address of one that is no farther away does not wrap."""
+"""A distance in elements up to which an address does not wrap."""
 
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""

@@ -1,6 +1,6 @@
-"""Ceiling division: ``(a + b - 1) // b``, where that does not wrap, takes fewer instructions than the general rule.
+"""Write ceiling divisions as ``(a + b - 1) // b`` where that does not wrap: it takes fewer instructions.
 
-Of extents and positions it does not, and a shift is left of most divisors.
+For extents and positions it does not wrap, and for most divisors only a shift is left.
 """
 
 from __future__ import annotations

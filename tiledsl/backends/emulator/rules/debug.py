@@ -100,6 +100,13 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
     try:
         returned: Any = function(*(c.spread(v).reshape(rows, WARP) for v in operands))
     except Exception as failure:
+        if failure.__traceback__ is None or failure.__traceback__.tb_next is None:  # it did not take the arrays
+            raise EmulatorError(
+                f"emulate= of {op.text!r} cannot be called with {len(operands)} arrays: {failure}",
+                op.loc,
+                "pass a function of as many arrays as the PTX has operands",
+                code="T904",
+            ) from None
         # The user's own function: its traceback is of use, but does not say which kernel line called it.
         failure.add_note(render_at(op.loc, f"in emulate= of {op.text!r}, run by the emulator"))
         raise

@@ -118,8 +118,11 @@ def nothing(c: Cohort, op: Op, *operands: Any) -> None:
 
 @rule(warp.Shuffle)
 def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
-    """A source outside the group gives the lane's own value. So does a lane that the block does not have, whose value
-    PTX leaves undefined (`undefined` finds who uses it)."""
+    """Return the values of other lanes.
+
+    A source outside the group gives the lane's own value. So does a lane that the block does not have, whose value PTX
+    leaves undefined (`undefined` finds who uses it).
+    """
     require_whole_warps(c, op)
     source, absent = shuffle_sources(c, op, lane)
     if c.exists is not None:
@@ -132,7 +135,7 @@ def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
 
 
 def shuffle_sources(c: Cohort, op: warp.Shuffle, lane: Any) -> tuple[Ints, Bools]:
-    """The lane that each lane reads, and whether the block has no such lane."""
+    """Return the lane that each lane reads, and whether the block has no such lane."""
     lane = np.asarray(lane, np.int64)
     within, first = LANES % op.width, LANES - LANES % op.width
     target = {
