@@ -7,7 +7,10 @@ import errno
 import linecache
 import os
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST = 1 << 30
 """Bytes of a file."""
