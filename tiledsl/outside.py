@@ -8,8 +8,10 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path  # what every import of the package would pay for
 
 # -- files -----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class Builder:
     def __init__(self, block: Block, loc: Loc = UNKNOWN_LOC, before: Op | None = None) -> None:
         self.block, self.loc, self.before = block, loc, before
         self.made = 0
+        self._place = 0  # of `before`, as far as is known
 
     def add(self, op: Op) -> Op:
         """Place `op` here, give it the current location, and return it."""
@@ -31,7 +32,12 @@ class Builder:
         self.made += 1
         if self.before is None:
             return self.block.append(op)
-        return self.block.insert_before(self.before, op)
+        ops, op.parent = self.block.ops, self.block
+        if not (self._place < len(ops) and ops[self._place] is self.before):
+            self._place = ops.index(self.before)
+        ops.insert(self._place, op)
+        self._place += 1
+        return op
 
     def value(self, op: Op) -> Value:
         """Place `op` here and return its only result."""

@@ -76,6 +76,9 @@ class _Exact:
         self.intervals = Intervals(kernel)
         self.bounds = bounds
         self.wide: dict[tuple[Block, Value], Value] = {}
+        self.clamped: dict[tuple[Block, Value], Value] = {}
+        self.near: set[Value] = set()
+        """What is known not to be `is_computed`."""
 
     def fits(self, value: Value) -> bool:
         low, high = self.intervals.of(value)
@@ -124,10 +127,12 @@ class _Exact:
             raise _NeedsWideIndicesError
         b = Builder(op.block, op.loc, before=op)
         for place, value in far:
-            (wide,) = self.in_64_bits(b, [value])
-            near = b.scalar("min", b.scalar("max", wide, -INDEX32_LIMIT), INDEX32_LIMIT)
-            low = b.cast(near, INDEX)
-            self.intervals.known[low] = -INDEX32_LIMIT, INDEX32_LIMIT
+            low = self.clamped.get((b.block, value))
+            if low is None:
+                (wide,) = self.in_64_bits(b, [value])
+                near = b.scalar("min", b.scalar("max", wide, -INDEX32_LIMIT), INDEX32_LIMIT)
+                low = self.clamped[b.block, value] = b.cast(near, INDEX)
+                self.intervals.known[low] = -INDEX32_LIMIT, INDEX32_LIMIT
             op.set_operand(place, low)
 
     def is_computed(self, value: Value) -> bool:
@@ -146,9 +151,15 @@ class _Exact:
 
         def made_of(each: Value) -> Sequence[Value]:
             op = each.op
+            if each in self.near:
+                return ()
             return [*incoming(each), *(() if op is None or op.blocks or op.touches else op.operands)]
 
-        return any(_is_index(each) and is_source(each) for each in reached([value], made_of))
+        found = reached([value], made_of)
+        if any(_is_index(each) and is_source(each) for each in found if each not in self.near):
+            return True
+        self.near.update(found)
+        return False
 
     def exactly(self, op: Op) -> None:
         """Put the same of i64 in the place of `op`."""
@@ -163,6 +174,7 @@ class _Exact:
             result = low
         op.block.ops.remove(op)
         replace_op(op, [result])
+        self.near.clear()  # what was made of its result is now made of an i64
 
     def in_64_bits(self, b: Builder, values: Sequence[Value]) -> list[Value]:
         """The numbers that indices stand for as i64; raises where one is not known from the ops that made it."""
