@@ -93,7 +93,9 @@ BODIES: dict[str, tuple[str, ...]] = {
     "a while on an array": ("while ARRAY:  # error: truth value of an array", "    A[i] = 1.0"),
     "a filter by an array": ("xs = [1 for j in range(2) if ARRAY]  # error: truth value of an array", STORE),
     "a division by zero": ("A[i] = f32(1 // 0)  # error: ZeroDivisionError",),
-    "cdiv of objects": ("A[i] = f32(cdiv(wgmma, 2))  # error: bad operand",),
+    "cdiv of a float": ("A[i] = f32(cdiv(7.5, 2))  # error: expected an integer as a",),
+    "cdiv of a bool": ("A[i] = f32(cdiv(2, True))  # error: expected an integer as b",),
+    "cdiv of objects": ("A[i] = f32(cdiv(wgmma, 2))  # error: expected an integer as a",),
     # the user's own code, which runs at compile time
     "a generator that raises": ("for j in ends_badly():  # error: ends_badly() raised ValueError", "    pass", STORE),
     "a comprehension over it": ("xs = [j for j in ends_badly()]  # error: ends_badly() raised ValueError: mine", STORE),

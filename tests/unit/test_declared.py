@@ -213,3 +213,23 @@ def test_annotations_as_text_may_name_locals(tmp_path: Path) -> None:
 def test_a_private_name_in_an_annotation(tmp_path: Path) -> None:
     method = "class A:\n    __D = f32\n    @tile_function\n    def f(x: __D) -> __D:\n        return x / 3"
     assert run(tmp_path, method, "X[0] = A.f(1)")[0] == np.float32(1) / np.float32(3)
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "shown"),
+    [
+        ("@tile_function\ndef f(A: Global[T, M, M]): return A[0, 0]", "f(Z)", "expected Global[T, M, M] as A"),
+        (ONE.format("F"), "f(n)", "expected F: Scalar as x"),
+        (ONE.format("bool"), "f(n > 0)", "expected bool as x; that is known at compile time"),
+    ],
+)
+def test_errors_show_what_was_written(function: str, call: str, shown: str, tmp_path: Path) -> None:
+    with pytest.raises(CompileErrors) as caught:
+        run(tmp_path, function, call)
+    assert shown in caught.value.errors[0].message
+
+
+def test_the_fix_of_a_result_is_to_return_another(tmp_path: Path) -> None:
+    with pytest.raises(CompileErrors) as caught:
+        run(tmp_path, RESULT.format("f32"), "f(None)")
+    assert caught.value.errors[0].fix.startswith("return ")

@@ -145,14 +145,14 @@ def apply(fn: str, bindings: list[Any], frame: Frame, node: ast.AST, shown: str 
 def _instead(fn: str, dtype: DType) -> str:
     if dtype.is_matrix:
         return f"convert it first: x.to(f32); {dtype} is only moved, converted and bit cast"
+    if dtype == BOOL:
+        return "use and, or, not; or convert: i32(x)"
     if fn == "div":
         return "use // for a floor division, or convert to a float dtype"
     if fn == "ceildiv":
         return "use ceil(a / b)"
     if fn in ("floordiv", "mod"):
         return "use / and floor()" if fn == "floordiv" else "compute a - floor(a / b) * b"
-    if dtype == BOOL:
-        return "use and, or, not; or convert: i32(x)"
     return f"it takes {', '.join(taken_by(fn))}"
 
 

@@ -103,14 +103,17 @@ class EmulatedRanks:
     def all_gather_gemm(
         self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, *, biases: Any = None, **consts: Any
     ) -> Call:
-        """As of `tiledsl.distributed`: A [m, K] and B [K, N] of each rank, and a bias of each, or None for none. K is a
-        multiple of 8. consts: of `hopper_fastest`, in place of those that are chosen. Raises KernelArgumentError."""
+        """Run that of `tiledsl.distributed` with A [m, K], B [K, N], and a bias of each rank, or None for no biases.
+
+        K is a multiple of 8. consts: of `hopper_fastest`, in place of those that are chosen. Raises
+        KernelArgumentError.
+        """
         return self._product(As, Bs, biases, epilogue, consts, scatters=False)
 
     def gemm_reduce_scatter(
         self, As: Sequence[Any], Bs: Sequence[Any], epilogue: Any = None, *, biases: Any = None, **consts: Any
     ) -> Call:
-        """A [ranks * m, K] and B [K, N] of each rank; else as `all_gather_gemm`."""
+        """Run that of `tiledsl.distributed` with A [ranks * m, K] of each rank; else as `all_gather_gemm`."""
         return self._product(As, Bs, biases, epilogue, consts, scatters=True)
 
     def all_reduce(self, Xs: Sequence[Any], words: int = WORDS, **consts: Any) -> Call:

@@ -135,8 +135,8 @@ def declared_of(function: TileFunction[..., Any]) -> DeclaredCall:
     return known
 
 
-_MODULES = re.compile(r"\b(?:typing|tiledsl(?:\.[a-z_]\w*)*)\.(?=\w)")
-"""Names of modules in the text of an annotation, which messages leave out."""
+_LEFT_OUT = re.compile(r"\b(?:typing|tiledsl(?:\.[a-z_]\w*)*)\.(?=\w)|~(?=\w)")
+"""What messages leave out of the text of an annotation: names of modules, and the sign that Python puts before `T`."""
 
 
 class _Reader:
@@ -153,7 +153,7 @@ class _Reader:
                 return self.read(evaluated(annotation, self.fn, self.names))
             except Exception as error:
                 return Unreadable(annotation, f"{error}")
-        text = _MODULES.sub("", shown(annotation))
+        text = _LEFT_OUT.sub("", shown(annotation))
         if annotation is None or any(annotation is cls for cls in PYTHON):
             return OfClass("None" if annotation in (None, NoneType) else text, annotation or NoneType)
         dtype = ir_dtype(annotation)

@@ -21,7 +21,6 @@ from tiledsl.kernel import TileKernel
 from tiledsl.outside import read_bytes
 from tiledsl.signatures.specialize import Specialization
 
-DIGEST = hashlib.sha256().digest_size
 NOTE, OTHER = "toolchain.txt", "  fix: name another folder with --kernels"
 
 
@@ -47,14 +46,11 @@ class Carried:
             raise TileError(f"tune: cannot write {self.folder}: {error.strerror or error}\n{OTHER}") from None
 
     def adopt(self, kernel: TileKernel, spec: Specialization, arch: str) -> Image | None:
-        """The build from the folder, which launches use from now on; None if there is none, or a damaged one."""
+        """Return the build from the folder, which launches use from now on; None if there is none, or a damaged one."""
         file = self._file(kernel, spec, arch)
         if file is None or not file.exists():
             return None
-        whole = self._content(file)
-        packed_image = whole[DIGEST:]
-        good = hashlib.sha256(packed_image).digest() == whole[:DIGEST]
-        content = unpacked(packed_image) if good else None
+        content = unpacked(self._content(file))
         image = unsealed(content, file.name, kernel.signature, spec, arch) if content is not None else None
         if image is None:
             warn_once(f"the build {file} is damaged; the kernel is compiled again")
@@ -70,9 +66,8 @@ class Carried:
             raise TileError(f"is not in {self.folder}, whose builds are by {self.toolchain}")
         image = kernel.builds.compiled(spec, arch)
         if (file := self._file(kernel, spec, arch)) is not None:
-            content = packed(sealed(image, file.name))
             draft = file.with_suffix(f".{os.getpid()}")
-            draft.write_bytes(hashlib.sha256(content).digest() + content)
+            draft.write_bytes(packed(sealed(image, file.name)))
             draft.replace(file)
         return image
 

@@ -19,7 +19,7 @@ def _default_steps() -> int:
     text = os.environ.get("TILEDSL_MAX_STEPS", "2000000")
     if (steps := count_of(text, least=1)) is None:
         raise KernelArgumentError(
-            f"TILEDSL_MAX_STEPS is {text!r}\n  fix: set it to a number of iterations, or unset it"
+            f"TILEDSL_MAX_STEPS is {text!r}; expected a number of iterations, 1 or more\n  fix: set it so, or unset it"
         )
     return steps
 

@@ -96,8 +96,11 @@ def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
 
 
 class _Flattener:
-    """`joined`: ops before and after which all warps of a block meet. `blocking`: see `_blocking`. `loops`: see
-    `waiting_loops`."""
+    """A kernel that is being flattened.
+
+    `joined`: ops before and after which all warps of a block meet. `blocking`: see `_blocking`. `loops`: see
+    `waiting_loops`.
+    """
 
     def __init__(
         self,

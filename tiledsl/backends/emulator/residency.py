@@ -34,8 +34,10 @@ class Residency:
 
 
 class NotStarted:
-    """The blocks of a launch that have not started: `left` of them, from number `first` on. `fits`: how many blocks the
-    GPU holds at once."""
+    """The blocks of a launch that have not started: `left` of them, from number `first` on.
+
+    `fits`: how many blocks the GPU holds at once.
+    """
 
     def __init__(self, launch: LaunchInfo, fits: Residency) -> None:
         self.launch, self.fits = launch, fits

@@ -182,7 +182,7 @@ class WaitInstr(Instr):
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Where a program's loops are. `heads`: those that give way to others, by the place of their first instruction.
+    """The places of a program's loops. `heads`: loops that give way to others, by their first instruction.
     `waiting`: places in the loops that change nothing (`repeats`)."""
 
     heads: Mapping[int, Op]

@@ -222,6 +222,10 @@ def _cdiv(call: Call) -> Any:
     a, b = call["a"], call["b"]
     if contains_value([a, b]):
         return apply("ceildiv", [a, b], call.frame, call.node, "cdiv()")
+    for name, value in (("a", a), ("b", b)):
+        if not is_int(value):
+            message = f"cdiv() expected an integer as {name}, got {describe(value)}"
+            raise call.error(message, "pass integers, or use ceil(a / b) with floats", code="C105")
     if b == 0:
         raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more", code="C105")
     return at_compile_time(ceildiv, [a, b], call.frame, call.node)
