@@ -94,6 +94,29 @@ def waited_for(X: Global[f32, N], Y: Global[f32, N], *, WAITS: Const[str] = "eve
 
 
 @tile_kernel(arch="sm_90a")
+def exchanged(X: Global[f32, N], Y: Global[f32, N], *, AT: Const[str] = "arrival"):
+    """Lanes of a warp read what others have written. AT: after an arrival at a named barrier, a syncwarp() too, or a
+    wait; after an arrival at the barrier of the cluster, or the wait."""
+    b = grid(2, cluster=(2,))
+    t = threads(64)
+    S = shared((64,), f32)
+    S[t] = X[b * 64 + t]
+    if AT == "cluster arrival" or AT == "cluster":
+        ptx.cluster_arrive()
+        if AT == "cluster arrival":
+            Y[b * 64 + t] = S[t ^ 1]
+        ptx.cluster_wait()
+        Y[b * 64 + t] = S[t ^ 1]
+    elif t < 32:
+        ptx.named_barrier(1, threads=64, wait=AT == "wait")
+        if AT == "arrival, sync":
+            syncwarp()
+        Y[b * 64 + t] = S[t ^ 1]
+    else:
+        ptx.named_barrier(1, threads=64)
+
+
+@tile_kernel(arch="sm_90a")
 def released(X: Global[f32, M, N], Y: Global[f32, M, N], *, ORDER: Const[str] = "fence, sync"):
     """Lanes read a slot, and one of them lets TMA load the next. ORDER: what comes before its arrival."""
     grid(1)

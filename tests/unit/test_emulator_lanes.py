@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lane_kernels import alone, handed_over, in_global_memory, released, waited_for
+from lane_kernels import alone, exchanged, handed_over, in_global_memory, released, waited_for
 
 SEEDS = 4
 
@@ -54,6 +54,17 @@ def test_lanes_that_have_not_waited_know_of_nothing(reads: str, code: str) -> No
 @pytest.mark.parametrize("waits", ["all", "halves", "even reads", "even, sync", "even, all"])
 def test_lanes_that_have_waited_or_met_do(waits: str, reads: str) -> None:
     assert waited_for.check(row(), row(), WAITS=waits, READS=reads, seeds=SEEDS)
+
+
+@pytest.mark.parametrize("at", ["arrival", "cluster arrival"])
+def test_lanes_do_not_meet_where_their_warp_arrives_alone(at: str) -> None:
+    result = exchanged.check(row(128), row(128), AT=at, raises=False, seeds=SEEDS)
+    assert {*found(result)} == {("T101", "syncwarp")}
+
+
+@pytest.mark.parametrize("at", ["arrival, sync", "wait", "cluster"])
+def test_lanes_meet_where_their_warp_waits(at: str) -> None:
+    assert exchanged.check(row(128), row(128), AT=at, seeds=SEEDS)
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,8 @@ class Clocks:
         """Some lanes of these warps wait alone, where that is not all: the others do not know of it until they meet."""
         if self.waited is None:
             self.waited = np.ones((*self.synced.shape, WARP), np.bool_)
-        rows, warps, lanes = (each[~lanes.all(axis=1)] for each in (rows, warps, lanes))
+        alone = ~lanes.all(axis=1)
+        rows, warps, lanes = rows[alone], warps[alone], lanes[alone]
         at = tuple(each[self.waited[rows, warps].all(axis=1)] for each in (rows, warps))
         self.behind[at], self.waited[at] = self.known[at], False
         self.waited[rows, warps] |= lanes

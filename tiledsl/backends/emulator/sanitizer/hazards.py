@@ -299,7 +299,8 @@ class _Blocks(Hook):
                 self.require_next_round(sync, rows)
             meeting, places = self.meeting(sync.kind, rows, sync.places)
             clocks.release(meeting, places, rows, sync.warps)
-            clocks.sync(rows, sync.warps)
+            if sync.op.sync.meets:  # (PTX ISA: barrier.cta.arrive, barrier.cluster.arrive order no lanes.)
+                clocks.sync(rows, sync.warps)
 
     def require_next_round(self, sync: Sync, rows: Ints) -> None:
         """Under no schedule may an arrival at a named barrier count in the round before."""
