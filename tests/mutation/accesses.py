@@ -91,6 +91,8 @@ def is_alone(made: Built, op: Op, past: Sequence[Op]) -> bool:
     """Does one of two, an access and what orders threads, access only what no other thread does?"""
     others = [each for each in past if each.effects]
     accesses = [each for each in (op, *others) if each.sync == NOTHING and each.accesses()]
+    if any(each.sync.kernels for each in (op, *others)):
+        return False  # another kernel may access it
     if len(others) != 1 or len(accesses) != 1 or any(a.done or a.atomic or a.matrix for a in accesses[0].accesses()):
         return False
     for run in made.runs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import count, groupby
@@ -18,7 +18,7 @@ import numpy as np
 from tests.mutation.accesses import is_alone, other_elements, run_with
 from tests.mutation.operators import Change
 from tests.mutation.reached import ops_reached
-from tests.mutation.subjects import Built
+from tests.mutation.subjects import Built, more_runs
 from tiledsl.arch import TARGETS
 from tiledsl.backends.emulator import Hook
 from tiledsl.backends.emulator.hooks import LaunchInfo
@@ -56,7 +56,7 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return "bytes may arrive before they are expected, as the phase lacks this arrival"
     if any(rule(op, change) for rule in (_joins_earlier_group, _waits_earlier, _releases_later, _is_fenced_later)):
         return "a stronger wait"
-    if change.guarded and (why := _left_out_for_nothing(made, mutant, op)):
+    if change.guarded and (why := _left_out_for_nothing(made, mutant, op, change)):
         return why
     if _is_apart_from_fence(op, change):
         return "a proxy fence moved past a wait, or the wait past it"
@@ -72,7 +72,7 @@ def why_equivalent(made: Built, mutant: Kernel, op: Op | None, change: Change) -
         return "a field or a register that wgmma does not read"
     if _waits_for_nothing(made, op):
         return "a wait for nothing"
-    if op.name == "gpu.named_barrier" and not change.past and _rounds(made.lowered, made) == _rounds(mutant, made):
+    if _has_another_number(op, change) and _rounds(made.lowered, made) == _rounds(mutant, made):
         return "a named barrier by another number, at which the same warps meet"
     if op.name == "mem.shared_base" and _is_free(made.lowered, op) and _is_free(mutant, op, at=change.what):
         return "a tile at other bytes, of which no other tile has one"
@@ -124,24 +124,31 @@ def _unordered(found: list[Any]) -> list[Any]:
 
 
 @deep_recursion()
-def _ptx(kernel: Kernel, arch: str) -> str:
-    text = emit_ptx(kernel.clone(), TARGETS[arch])[1]
-    return re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n|\$L__\w+", "", text)
+def _ptx(kernel: Kernel, arch: str) -> Any:
+    """Return the PTX with labels numbered as they come, and the tensor maps, which are no part of it."""
+    text = re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n", "", emit_ptx(kernel.clone(), TARGETS[arch])[1])
+    labels: dict[str, str] = {}
+    return kernel.tensor_maps, re.sub(r"\$L__\w+", lambda found: labels.setdefault(found[0], f"${len(labels)}"), text)
 
 
-def _left_out_for_nothing(made: Built, mutant: Kernel, op: Op) -> str:
+def _of_more_sizes(made: Built, change: Change) -> Built:
+    """Return it with runs of random sizes, too, if what a change leaves out depends on sizes."""
+    return replace(made, runs=(*made.runs, *more_runs(made.subject.name))) if "iteration" in change.what else made
+
+
+def _left_out_for_nothing(made: Built, mutant: Kernel, op: Op, change: Change) -> str:
     """Why it changes nothing that some threads, or some iterations, leave an op out: there are none that reach it, or
     it waits for nothing there."""
     probe = mutant.clone()
     around, copy = _probed(made, probe, op)
     if around is None or copy is None:
         return ""
-    if copy not in ops_reached(made, probe):
+    if copy not in ops_reached(_of_more_sizes(made, change), probe):
         return "all threads that reach the op execute it in every iteration"
     if op.sync.completes not in ("wgmma", "cp_async", "bulk"):
         return ""
     hook = _Waits(copy.loc, op.sync.completes)
-    run_with(made, probe, hook)
+    run_with(_of_more_sizes(made, change), probe, hook)
     return "a wait for nothing" if hook.found and not any(hook.found) else ""
 
 
@@ -268,20 +275,30 @@ def _meets_anyway(op: Op, change: Change) -> bool:
     """Is it a `sync_warp` that is moved or deleted, or moved past, in front of what all lanes execute together?"""
     at = [each for each in op.block.ops if each.effects]
     if op.name != "gpu.sync_warp":
-        return [each.name for each in change.past if each.effects] == ["gpu.sync_warp"] and _is_aligned(op)
-    following = at[at.index(op) + 1 :]
-    return bool(following) and _is_aligned(following[0])
+        past = [each.name for each in change.past if each.effects]
+        return past == ["gpu.sync_warp"] and _is_barrier(at[at.index(op) :])
+    return _is_barrier(at[at.index(op) + 1 :])
 
 
-def _is_aligned(op: Op) -> bool:
-    """(PTX ISA: barrier, barrier.cluster: .aligned.) They order the lanes' accesses as `sync_warp` does."""
-    return op.scope in ("warp", "cta") and bool(op.sync.releases or op.sync.meets) and not op.sync.completes
+def _is_barrier(following: Sequence[Op]) -> bool:
+    """Do these begin with a barrier, or with an arrival there and the wait? (PTX ISA: barrier, barrier.cluster:
+    .aligned.) That orders the lanes' accesses as `sync_warp` does; an arrival by itself does not."""
+    first = next((each for each in following if not _is_arrival(each)), None)
+    return first is not None and _meets(first) and following.index(first) < 2
+
+
+def _meets(op: Op) -> bool:
+    return op.scope in ("warp", "cta") and bool(op.sync.meets) and not op.sync.completes
+
+
+def _is_arrival(op: Op) -> bool:
+    return op.scope in ("warp", "cta") and bool(op.sync.releases) and not (op.sync.meets or op.sync.completes)
 
 
 def _is_not_read(op: Op, change: Change) -> bool:
-    """Is it the leading byte offset of operands that are contiguous along k (PTX ISA: matrix descriptor), or a sum of a
-    product that adds to none?"""
-    if op.name == "ptx.wgmma_descriptor" and change.what.startswith("leading"):
+    """Is it the leading byte offset of swizzled operands that are contiguous along k (PTX ISA: matrix descriptor), or a
+    sum of a product that adds to none?"""
+    if op.name == "ptx.wgmma_descriptor" and op.attrs["swizzle"] and change.what.startswith("leading"):
         products: Any = op.results[0].uses
         return not any(each.turned_a if at <= len(each.left) else each.turned_b for each, at in products)
     found = re.fullmatch(r"operand (\d+) is another value", change.what)
@@ -302,11 +319,14 @@ def _is_free(kernel: Kernel, op: Op, at: str = "") -> bool:
 
 
 class _Waits(Hook):
-    """Does a wait at this place wait for groups? `found`: of each time, whether there are more than it leaves."""
+    """Does a wait at this place wait for groups? `found`: of each time, whether there are more than it leaves.
+
+    `groups`: of each thread, those that it has not waited for. A wait for reads alone leaves their writes.
+    """
 
     def __init__(self, loc: Loc, work: str) -> None:
         self.loc, self.work = str(loc), work
-        self.groups: dict[tuple[int, int], int] = {}
+        self.groups: dict[tuple[int, int, bool], int] = {}
         self.found: list[bool] = []
 
     def of_launch(self, launch: LaunchInfo) -> Hook:
@@ -315,16 +335,19 @@ class _Waits(Hook):
 
     def on_commit(self, op: Op, group: Any, blocks: np.ndarray, threads: np.ndarray) -> None:
         if group == self.work:
-            for who in zip(blocks.tolist(), threads.tolist(), strict=True):
-                self.groups[who] = self.groups.get(who, 0) + 1
+            for block, thread in zip(blocks.tolist(), threads.tolist(), strict=True):
+                for who in ((block, thread, read) for read in (False, True)):
+                    self.groups[who] = self.groups.get(who, 0) + 1
 
     def on_wait(self, op: Op, group: Any, blocks: np.ndarray, threads: np.ndarray, pending: int) -> None:
         if group != self.work:
             return
-        for who in zip(blocks.tolist(), threads.tolist(), strict=True):
-            groups = self.groups.get(who, 0)
-            self.found += [groups > pending] if str(op.loc) == self.loc else []
-            self.groups[who] = min(groups, pending)
+        only_reads = bool(op.attrs.get("read"))
+        for block, thread in zip(blocks.tolist(), threads.tolist(), strict=True):
+            if str(op.loc) == self.loc:
+                self.found.append(self.groups.get((block, thread, only_reads), 0) > pending)
+            for who in ((block, thread, read) for read in {True, only_reads}):
+                self.groups[who] = min(self.groups.get(who, 0), pending)
 
 
 def _waits_for_nothing(made: Built, op: Op) -> bool:
@@ -356,6 +379,11 @@ class _Rounds(Hook):
         if kind == "named":
             for at in zip(homes.tolist(), places.tolist(), strict=True):
                 self.found[at[0], tuple(sorted(self.arrived.pop(at)))] += 1
+
+
+def _has_another_number(op: Op, change: Change) -> bool:
+    """Is it a named barrier, of which the number alone changes, not whether it waits or for how many?"""
+    return op.name == "gpu.named_barrier" and re.match(r"number |operand ", change.what) is not None
 
 
 def _rounds(kernel: Kernel, made: Built) -> Counter[Any]:

@@ -12,8 +12,12 @@ from tests.mutation.runner import Mutant
 
 __all__ = ["MOST", "REASONS", "Reason"]
 
-GEMM = Path(str(tiledsl.gemm.__file__)).parent
-EXAMPLES = Path(__file__).parents[2] / "examples" / "gemm"
+FOLDERS = (
+    Path(str(tiledsl.gemm.__file__)).parent,
+    Path(__file__).parents[2] / "examples" / "gemm",
+    Path(__file__).parent,
+)
+"""Where the lines of mutated kernels are: the library, the gallery, `kernels`."""
 MOST = 40
 """The most reasons that there may be."""
 
@@ -44,7 +48,7 @@ class Reason:
 def code_of(line: str) -> str:
     """Of a line, named as "mma.py:213": the file, the line before and itself."""
     name, _, number = line.rpartition(":")
-    file = next((folder / name for folder in (GEMM, EXAMPLES) if (folder / name).is_file()), None)
+    file = next((folder / name for folder in FOLDERS if (folder / name).is_file()), None)
     if file is None:
         return line
     lines = file.read_text().splitlines()
@@ -66,10 +70,12 @@ REASONS: list[Reason] = [
         "a block of hopper_roles has one tile: nobody waits for the last slots to be free",
         r"mbarrier\.arrive|ptx\.wgmma_wait|arith\.ge",
         "delete|move_later|compares",
+        code=r"hopper_roles.py: .* / (with ring.use\(in_flight=1\) as s:|store\(.*)",
         subject="hopper_roles",
     ),
     Reason(
-        "one warp's wait for products is enough for its warpgroup, the block: benchmarks/results/wgmma_wait.md",
+        "measured, and not promised by PTX: one warp's wait for products is enough for its warpgroup, the block "
+        "(benchmarks/results/wgmma_wait.md)",
         r"gpu\.barrier|wgmma\.wait|ptx\.wgmma_wait",
         "delete|move_.*|narrower",
         subject="hopper_(tma|ring)",
@@ -96,13 +102,22 @@ REASONS: list[Reason] = [
         subject="hopper_pingpong|hopper_fastest, add",
     ),
     Reason(
+        "the turns of products and of stores change places, so that a tile begins when the one before it is stored",
+        r"gpu\.named_barrier",
+        "exchange",
+        "number 4 <-> 6",
+        r"hopper_pingpong.py: .* / with r.turn\(.*|hopper.py: .* / with r.turn\(.*",
+        "hopper_pingpong|hopper_fastest, add",
+    ),
+    Reason(
         "two buffers store a tile in three wide pieces: the block waits for all stores before the first piece, and the "
         "second buffer is used once per tile",
         r"tma\.(store|wait_group|commit_group)|mem\.tma_store",
         subject="hopper_fastest",
     ),
     Reason(
-        "the second of two buffers is used once per tile, and the block waits for all stores before the first piece",
+        "the second of two buffers is used once per tile, and the block waits for all stores before the first piece; "
+        "before the first tile nothing is stored",
         r"gpu\.named_barrier",
         "narrower|skips|partly",
         code=r"hopper_stores.py: .* / store_tma\(y, to, via=matrix.*",
@@ -131,7 +146,7 @@ REASONS: list[Reason] = [
         "no product reads the last fill, which is loaded ahead",
         r"tma\.load|mem\.tma_load",
         "off_by_one|shift|exchange.*",
-        code=r"mma.py: .* / tma_load\(as_stored\([AB]\[.*",
+        code=r"mma.py: .* / tma_load\(as_stored\([AB]\[tile\(0, .*",
     ),
     Reason(
         "bytes may be expected earlier: the previous slot is released only after this one has been taken",
@@ -174,29 +189,43 @@ REASONS: list[Reason] = [
     ),
     # -- mistakes in protocols, and kernels outside the gallery
     Reason(
-        "a limit that docs/memory_model.md states: what one lane waits for or fences counts for its warp",
-        r"mbarrier\.wait|gpu\.fence",
+        "a limit that docs/memory_model.md states: matrix operations and products, which whole warps execute, count as "
+        "having waited if any lane has; these kernels read the slot by no other",
+        r"mbarrier\.wait",
         "partly",
         "by even lanes only",
+        subject="mma_fastest, TMA|hopper_.*",
     ),
     Reason(
-        "the last iteration need not free its slot, which is not filled again",
-        r"mbarrier\.arrive|ptx\.wgmma_wait",
+        "the last iteration need not free its slot, which is not filled again: who waits for that would wait for ever",
+        r"mbarrier\.arrive",
         "skips",
         "not in the last iteration",
+        subject="hopper_.*|sent|by_hand",
+    ),
+    Reason(
+        "a block has one tile, whose last slot is not filled again; another wait comes before the sums are read",
+        r"ptx\.wgmma_wait",
+        "skips",
+        "not in the last iteration",
+        subject="hopper_(tma|ring|roles|scaled|split)",
     ),
     Reason(
         "the last iteration loads a tile ahead that nobody reads",
-        r"mem\.(cp_async|tma_load|store)",
+        r"mem\.(cp_async|store)",
         "skips",
         "not in the last iteration",
+        r"ffma_tiles.py: .* / S(\[k \+ i, w\] = |\.store\(k, w, ).*|"
+        r"(ffma_staged.py: .* / |mma_tiles.py: .* / return \()copy_async\(.*",
+        "double_buffered|staged_epilogue|ffma_order|fastest, .*|mma_(async|in_flight|staged|pipelined|fastest)",
     ),
     Reason(
         "the barrier orders the reads of an iteration before the writes of the next one, which the last does not have",
         r"gpu\.(barrier|sync_warp)",
         "skips",
         "not in the last iteration",
-        subject="shared_tiled|coarsen_.*|vectorized|maxas_.*|copied_by_warps",
+        r".*\.py: (acc.*|C\[b \* rows.*) / (barrier|syncwarp)\(\)",
+        "shared_tiled|coarsen_.*|vectorized|maxas_.*|copied_by_warps",
     ),
     Reason(
         "the barrier comes before the reads of an iteration, in place of after the writes of the one before",
@@ -228,9 +257,26 @@ REASONS: list[Reason] = [
     ),
     Reason(
         "a wait for the phase before the first one ends at once",
-        r"arith\.(gt|ge)",
+        r"arith\.gt",
         "compares",
-        subject="sent|by_hand",
+        "gt -> ge",
+        r"kernels.py: .* / if i > 1:",
+        "sent",
+    ),
+    Reason(
+        "a block has one tile, and its first fill waits for the phase before the first one, which ends at once",
+        r"mbarrier\.wait",
+        "skips",
+        "not in the first iteration",
+        r".* / with ring.fill\(\) as s:",
+        "hopper_(roles|scaled|split|int4)",
+    ),
+    Reason(
+        "what is left of a sum is positive in each iteration of its loop",
+        r"arith\.max",
+        "drops",
+        "is its operand 0",
+        r"ffma_tiles.py: .* / for k in range\(skip, minimum\(skip \+ steps, maximum\(depth \+ bk - k0, 0\)\)\):",
     ),
     Reason(
         "the thread that makes an mbarrier may arrive there before its fence, which others need",
@@ -240,7 +286,8 @@ REASONS: list[Reason] = [
         subject="turned",
     ),
     Reason(
-        "an mbarrier with the scope of a block orders shared memory across blocks, which is all that they exchange",
+        "a limit that docs/memory_model.md states: an arrival in another block with the scope of a block orders shared "
+        "memory, which is all that they exchange, and a wait of that scope counts as one of the cluster",
         r"mbarrier\.(arrive|wait)",
         "weaken",
         "reach cluster -> cta",

@@ -67,6 +67,56 @@ def in_global_memory(X: Global[f32, N], Y: Global[f32, N], *, LANES: Const[str] 
 
 
 @tile_kernel(arch="sm_90a")
+def waited_for(X: Global[f32, N], Y: Global[f32, N], *, WAITS: Const[str] = "even", READS: Const[str] = "shared"):
+    """The second warp reads what the first has written. WAITS: its even lanes, these and then all, all, or each half.
+    READS: shared or global memory."""
+    grid(1)
+    t = threads(64)
+    S, full = shared((32,), f32), shared((1,), u64)
+    if t == 0:
+        ptx.mbarrier_init(full, 0, count=32)
+    barrier()
+    if t < 32:
+        S[t] = X[t]
+        X[t] = f32(2)
+        ptx.mbarrier_arrive(full, 0)
+    else:
+        if t % 2 == 0 or WAITS == "all":
+            ptx.mbarrier_wait(full, 0, parity=0)
+        if t % 2 == 1 and WAITS == "halves":
+            ptx.mbarrier_wait(full, 0, parity=0)
+        if WAITS == "even, sync":
+            syncwarp()
+        if WAITS == "even, all":
+            ptx.mbarrier_wait(full, 0, parity=0)
+        if WAITS != "even reads" or t % 2 == 0:
+            Y[t] = S[t - 32] if READS == "shared" else X[t - 32]
+
+
+@tile_kernel(arch="sm_90a")
+def exchanged(X: Global[f32, N], Y: Global[f32, N], *, AT: Const[str] = "arrival"):
+    """Lanes of a warp read what others have written. AT: after an arrival at a named barrier, a syncwarp() too, or a
+    wait; after an arrival at the barrier of the cluster, or the wait."""
+    b = grid(2, cluster=(2,))
+    t = threads(64)
+    S = shared((64,), f32)
+    S[t] = X[b * 64 + t]
+    if AT == "cluster arrival" or AT == "cluster":
+        ptx.cluster_arrive()
+        if AT == "cluster arrival":
+            Y[b * 64 + t] = S[t ^ 1]
+        ptx.cluster_wait()
+        Y[b * 64 + t] = S[t ^ 1]
+    elif t < 32:
+        ptx.named_barrier(1, threads=64, wait=AT == "wait")
+        if AT == "arrival, sync":
+            syncwarp()
+        Y[b * 64 + t] = S[t ^ 1]
+    else:
+        ptx.named_barrier(1, threads=64)
+
+
+@tile_kernel(arch="sm_90a")
 def released(X: Global[f32, M, N], Y: Global[f32, M, N], *, ORDER: Const[str] = "fence, sync"):
     """Lanes read a slot, and one of them lets TMA load the next. ORDER: what comes before its arrival."""
     grid(1)

@@ -261,6 +261,22 @@ def test_all_warps_of_a_warpgroup_order_and_commit_its_products(op: str, seed: i
     check(body.format(few=4, op=op), threads=256, options=options)
 
 
+@pytest.mark.parametrize("op", ["fence", "commit_group", "wait {pending = 0, finish = true}"])
+@pytest.mark.parametrize("some", ["arith.eq %parity, %c0", "arith.lt %lane, %half"])
+def test_all_lanes_of_its_warps_do(some: str, op: str) -> None:
+    body = f"""
+    %lane = gpu.lane_id : index
+    %mask = arith.constant 1 : index
+    %half = arith.constant 16 : index
+    %parity = arith.and %lane, %mask : index
+    %some = {some} : bool
+    control.if %some {{ wgmma.{op} control.yield }} else {{ control.yield }}
+    """
+    with pytest.raises(HazardError) as caught:
+        check(body, threads=128)
+    assert caught.value.finding.code == "T415"
+
+
 @pytest.mark.parametrize(("registers", "increase"), [(40, "true"), (240, "false")])
 def test_registers_are_taken_in_the_right_direction(registers: int, increase: str) -> None:
     with pytest.raises(EmulatorError, match="but the launch gives them 168"):

@@ -1,4 +1,5 @@
-"""An arrival at an mbarrier by some lanes of a warp releases what these lanes did, and what all did before they met."""
+"""An arrival at an mbarrier by some lanes of a warp releases what these lanes did, and what all did before they met; a
+wait by some lanes is no wait of the others, until they meet."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lane_kernels import alone, handed_over, in_global_memory, released
+from lane_kernels import alone, exchanged, handed_over, in_global_memory, released, waited_for
 
 SEEDS = 4
 
@@ -40,6 +41,30 @@ def test_global_memory_is_ordered_by_lanes_as_well() -> None:
     assert in_global_memory.check(row(), row(), LANES="one", seeds=SEEDS)
     assert in_global_memory.check(row(), row(), LANES="all", ALL=True, seeds=SEEDS)
     assert found(in_global_memory.check(row(), row(), LANES="all", raises=False)) == [("T102", "barrier")]
+
+
+@pytest.mark.parametrize(("reads", "code"), [("shared", "T101"), ("global", "T102")])
+def test_lanes_that_have_not_waited_know_of_nothing(reads: str, code: str) -> None:
+    result = waited_for.check(row(), row(), READS=reads, raises=False, seeds=SEEDS)
+    assert {code for code, _ in found(result)} == {code}
+    assert "thread (33, 0, 0) of block (0, 0, 0) reads" in result.findings[0].message
+
+
+@pytest.mark.parametrize("reads", ["shared", "global"])
+@pytest.mark.parametrize("waits", ["all", "halves", "even reads", "even, sync", "even, all"])
+def test_lanes_that_have_waited_or_met_do(waits: str, reads: str) -> None:
+    assert waited_for.check(row(), row(), WAITS=waits, READS=reads, seeds=SEEDS)
+
+
+@pytest.mark.parametrize("at", ["arrival", "cluster arrival"])
+def test_lanes_do_not_meet_where_their_warp_arrives_alone(at: str) -> None:
+    result = exchanged.check(row(128), row(128), AT=at, raises=False, seeds=SEEDS)
+    assert {*found(result)} == {("T101", "syncwarp")}
+
+
+@pytest.mark.parametrize("at", ["arrival, sync", "wait", "cluster"])
+def test_lanes_meet_where_their_warp_waits(at: str) -> None:
+    assert exchanged.check(row(128), row(128), AT=at, seeds=SEEDS)
 
 
 @pytest.mark.parametrize(

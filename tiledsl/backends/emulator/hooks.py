@@ -158,10 +158,10 @@ class Sync:
     """Warps at a barrier of some warps or blocks, one an entry; a warp may be there several times.
 
     `homes`: the block whose mbarrier or named barrier it is; of a cluster's barrier, the warp's own. `places`: the
-    mbarrier's byte in shared memory, the number of the named barrier, or 0. `lanes`: which lanes of the warps arrive,
-    at an mbarrier; None: all. `phases`: of mbarriers that were waited for, which phase, counted from 0; -1: the one
-    before the first. `commits`: do they arrive when all work has ended that they have begun with accesses that
-    wait for a "commit"? That, not what the thread did itself, comes before what acquires it.
+    mbarrier's byte in shared memory, the number of the named barrier, or 0. `lanes`: which lanes of the warps arrive
+    or wait, at an mbarrier; None: all. `phases`: of mbarriers that were waited for, which phase, counted from 0;
+    -1: the one before the first. `commits`: do they arrive when all work has ended that they have begun with accesses
+    that wait for a "commit"? That, not what the thread did itself, comes before what acquires it.
     """
 
     op: Op

@@ -134,7 +134,8 @@ class _PhaseEnded(Condition):
             raise HazardError(f"{message}; {name_threads(c, lanes)}", op.loc, fix, code="T409", sides=(side,))
         blocks, threads = c.threads()
         places, phases = mbarriers.places(columns), found - ((found & 1) != parities)
-        c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places, phases=phases))
+        warps, at = np.divmod(threads, WARP)
+        c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, warps, blocks, places, at, phases))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
         rows, columns, parities = _awaited(c, op, values[1:])

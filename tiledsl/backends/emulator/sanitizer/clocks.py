@@ -27,6 +27,7 @@ barriers order warps, one number for each block, `met`, is enough for what happe
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -137,12 +138,15 @@ class View:
 
 
 class Clocks:
-    """`known` [blocks, warps, rank, agents]: the clock of each warp. `synced` [blocks, warps]: its count when its lanes
-    met last. `in_run` [blocks]: the number of its cluster in the run. `met` [blocks]: all warps of the block know of
-    what each did up to this count of its own, if nothing but barriers of whole blocks orders them."""
+    """`known` [blocks, warps, rank, agents]: the clock of each warp. `behind`: that of its lanes that have not waited
+    for what others have (`waited`). `synced` [blocks, warps]: its count when its lanes met last. `in_run` [blocks]: the
+    number of its cluster in the run. `met` [blocks]: all warps of the block know of what each did up to this count of
+    its own, if nothing but barriers of whole blocks orders them."""
 
     touched: Bools | None = None
     """[blocks, warps, 32]: lanes that have made an access since those of their warp have met; None: nobody asks."""
+    waited: Bools | None = None
+    """[blocks, warps, 32]: lanes that know what `known` has; None: all, as none has waited alone at an mbarrier."""
 
     def __init__(
         self, clusters: Clusters, blocks: int, warps: int, mbarriers: int, commits: bool, narrow: bool
@@ -160,7 +164,8 @@ class Clocks:
         if mbarriers:
             self.touched = np.zeros((blocks, warps, WARP), np.bool_)
         shape = clusters.size, self.agents
-        self.known = np.zeros((blocks, warps, *shape), np.int32)
+        both = np.zeros((2 if mbarriers else 1, blocks, warps, *shape), np.int32)
+        self.flat, self.known, self.behind = both.reshape(-1), both[0], both[-1]
         self.synced = np.ones((blocks, warps), np.int64)
         self.met = np.zeros(blocks, np.int32)
         self.mbarriers = Meeting(blocks, max(mbarriers, 1), *shape)
@@ -177,10 +182,22 @@ class Clocks:
     def agent(self, id_: Any) -> int:
         return int(id_) % self.agents
 
-    def view(self, rows: Ints, warps: Ints) -> View:
-        """The clocks of these warps now."""
-        size = self.known[0, 0].size
-        return View(self.known.reshape(-1), (rows * self.warps + warps) * size)
+    def view(self, rows: Ints, warps: Ints, lanes: Ints | None = None) -> View:
+        """Return the clocks of these warps now, or of one lane of each."""
+        start = (rows * self.warps + warps) * self.known[0, 0].size
+        if lanes is not None and self.waited is not None:
+            lacks = ~self.waited[rows, warps, lanes]
+            if lacks.any():
+                self.update_behind(rows[lacks], warps[lacks])
+                start = start + lacks * self.known.size
+        return View(self.flat, start)
+
+    def update_behind(self, rows: Ints, warps: Ints) -> None:
+        """Let lanes that are behind know how far their own warp has come."""
+        for first, end in pairwise(sorted({0, self.warps, self.work, self.alone, self.far, self.gone, self.agents})):
+            if end - first >= self.warps:
+                at = rows, warps, self.ranks[rows], first + warps
+                self.behind[at] = self.known[at]
 
     def view_of(self, known: Known) -> View:
         """What is in `known` [entries, rank, agents]."""
@@ -208,6 +225,12 @@ class Clocks:
         self.synced[rows, warps] = self.now(rows, warps)
         if self.touched is not None:
             self.touched[rows, warps] = False
+        self.join(rows, warps)
+
+    def join(self, rows: Ints, warps: Ints) -> None:
+        """What some lanes of these warps have waited for, all know."""
+        if self.waited is not None:
+            self.waited[rows, warps] = True
 
     def accessed(self, rows: Ints, warps: Ints, lanes: Ints | slice) -> None:
         """These lanes make an access."""
@@ -287,11 +310,29 @@ class Clocks:
         self.mbarriers.release(places, known)
         self.tick_once(rows, warps)
 
-    def acquire(self, kept: Known, rows: Ints, warps: Ints) -> None:
-        """Warps, each named once, acquire `kept`, one an entry."""
+    def acquire(self, kept: Known, rows: Ints, warps: Ints, lanes: Bools | None = None) -> None:
+        """Warps, each named once, acquire `kept`, one an entry. lanes [entries, 32]: those that do; None: all."""
+        if lanes is not None and not lanes.all():
+            self.wait_alone(rows, warps, lanes)
+        if self.waited is not None:
+            whole = np.ones(len(rows), np.bool_) if lanes is None else lanes.all(axis=1)
+            whole &= ~self.waited[rows, warps].all(axis=1)
+            if whole.any():
+                at = rows[whole], warps[whole]
+                self.behind[at] = np.maximum(self.behind[at], kept[whole])
         self.known[rows, warps] = np.maximum(self.known[rows, warps], kept)
         own = kept[np.arange(len(rows)), self.ranks[rows], warps]
         self.synced[rows, warps] = np.maximum(self.synced[rows, warps], own + 1)
+
+    def wait_alone(self, rows: Ints, warps: Ints, lanes: Bools) -> None:
+        """Some lanes of these warps wait alone, where that is not all: the others do not know of it until they meet."""
+        if self.waited is None:
+            self.waited = np.ones((*self.synced.shape, WARP), np.bool_)
+        alone = ~lanes.all(axis=1)
+        rows, warps, lanes = rows[alone], warps[alone], lanes[alone]
+        at = tuple(each[self.waited[rows, warps].all(axis=1)] for each in (rows, warps))
+        self.behind[at], self.waited[at] = self.known[at], False
+        self.waited[rows, warps] |= lanes
 
     def meet(self, rows: Ints) -> None:
         """All warps of these blocks meet."""
@@ -308,6 +349,8 @@ class Clocks:
         self.met[rows] = before
         if self.touched is not None:
             self.touched[rows] = False
+        if self.waited is not None:
+            self.waited[rows] = True
 
     def fence(self, rows: Ints, warps: Ints) -> None:
         """What these warps have read and written is fenced."""

@@ -163,8 +163,9 @@ class GlobalHistory:
         if access.order is not None and access.reach is not None:
             how = WIDTH[access.reach] + 1
         return _Touch(
-            rows, access.threads, clocks.in_run[rows] * STRIDE + ids, clocks.in_run[rows], clocks.view(rows, warps),
-            clocks.synced[rows, warps], access, region, region.cells(access.addresses, access.width), how,
+            rows, access.threads, clocks.in_run[rows] * STRIDE + ids, clocks.in_run[rows],
+            clocks.view(rows, warps, access.threads % WARP), clocks.synced[rows, warps], access, region,
+            region.cells(access.addresses, access.width), how,
         )  # fmt: skip
 
     def now(self, touch: _Touch) -> Ints:

@@ -15,7 +15,7 @@ from typing import get_args
 
 import numpy as np
 
-from tiledsl.arch import WARP
+from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Ints, LaunchInfo, Sync, SyncKind
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
@@ -176,9 +176,8 @@ class _Blocks(Hook):
             cells, wrong = self.cells.touched(access), self.reports.wrong
             if access.until == "mbarrier":
                 self.counted(access)
-            elif access.until == "wgmma" and self.mbarriers.phases.products.fresh.any():
-                at = slice(None, None, access.run)
-                self.mbarriers.phases.products.begin(*self.warps_of(access.blocks[at], access.threads[at]))
+            elif access.until == "wgmma":
+                self.multiplied(access)
             if self.shared:
                 self.touch(self.memory.touch(access, cells))
             if self.last_writes is not None:
@@ -224,6 +223,15 @@ class _Blocks(Hook):
         """The rows and warps of these threads, each once."""
         warps = np.unique((blocks - self.first) * self.clocks.warps + threads // WARP)
         return np.divmod(warps, self.clocks.warps)
+
+    def multiplied(self, access: Access) -> None:
+        """Products begin, for which all lanes of four warps have come."""
+        at, products = slice(None, None, access.run), self.mbarriers.phases.products
+        rows, warps = self.warps_of(access.blocks[at], access.threads[at])
+        if products.fresh.any():
+            products.begin(rows, warps)
+        for warp in range(WARPGROUP_WARPS):
+            self.clocks.join(rows, warps + warp)
 
     def counted(self, access: Access) -> None:
         """Copies begin whose bytes mbarriers count."""
@@ -291,7 +299,8 @@ class _Blocks(Hook):
                 self.require_next_round(sync, rows)
             meeting, places = self.meeting(sync.kind, rows, sync.places)
             clocks.release(meeting, places, rows, sync.warps)
-            clocks.sync(rows, sync.warps)
+            if sync.op.sync.meets:  # (PTX ISA: barrier.cta.arrive, barrier.cluster.arrive order no lanes.)
+                clocks.sync(rows, sync.warps)
 
     def require_next_round(self, sync: Sync, rows: Ints) -> None:
         """Under no schedule may an arrival at a named barrier count in the round before."""

@@ -22,7 +22,7 @@ NEVER = np.iinfo(np.int32).max
 class MbarrierUse:
     """Of one chunk. [blocks, mbarriers]: `init_warp`, `init_lane` and `init_epoch`: who initialised an mbarrier, and
     when; `init_fence`: when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block
-    arrived last in this one's memory; `ended`: what the block knew at last."""
+    arrived last in this memory; `ended`: what the block knew at last. `absent` [warps, 32]: lanes without a thread."""
 
     def __init__(
         self, cells: Cells, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int, reports: Reports
@@ -30,6 +30,8 @@ class MbarrierUse:
         self.cells, self.clocks, self.labels, self.reports = cells, clocks, labels, reports
         self.first, self.ranks = cells.first, clocks.ranks
         self.table = np.full(-(-cells.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
+        x, y, z = cells.launch.threads
+        self.absent = np.arange(clocks.warps * WARP).reshape(-1, WARP) >= x * y * z
         shape = blocks, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
         self.phases = Phases(cells, clocks, labels, mbarriers, reports)
@@ -92,16 +94,22 @@ class MbarrierUse:
 
     def acquire(self, sync: Sync) -> None:
         """Lanes of one warp may wait for several."""
-        assert sync.phases is not None
+        assert sync.phases is not None and sync.lanes is not None
         each = np.stack([sync.blocks - self.first, sync.warps, self.columns(sync.places), sync.phases])
+        which = np.zeros(1, np.int64)
         if (each == each[:, :1]).all():  # most often one warp waits for one
             each = each[:, :1]
-        rows, warps_, columns, phases = np.unique(each, axis=1) if each.shape[1] > 1 else each
+        else:
+            each, which = np.unique(each, axis=1, return_inverse=True)
+        rows, warps_, columns, phases = each
+        lanes = self.absent[warps_]
+        lanes[np.broadcast_to(which.reshape(-1), sync.lanes.shape), sync.lanes] = True
         self.phases.acquire(sync.op, rows, warps_, columns, phases)
         self.require_initialised(sync.op, rows, warps_, rows, columns, np.zeros(len(rows), np.bool_))
         for column in np.unique(columns).tolist():
             which = columns == column
-            self.clocks.acquire(self.clocks.mbarriers.kept[rows[which], column], rows[which], warps_[which])
+            kept = self.clocks.mbarriers.kept[rows[which], column]
+            self.clocks.acquire(kept, rows[which], warps_[which], lanes[which])
 
     def fence(self, rows: Ints, threads: Ints) -> None:
         """What these threads have initialised is fenced; of all else that they did a proxy fence alone says so."""

@@ -135,12 +135,13 @@ class SharedHistory:
         rows = access.blocks[:: access.run] - self.first
         warps, lane = np.divmod(access.threads[:: access.run], WARP)
         owners, lanes = rows, None
+        alone = None if access.held or access.until == "wgmma" else lane  # whole warps do these
         if access.owners is not None:
             owners, cells = access.owners - self.first, cells.reshape(len(rows), -1)
         else:
             held = held_by(access, cells.shape[1], self.cells.granule)
             lanes = np.broadcast_to(lane[:, None], cells.shape) if held is None else held
-        return Touch(access, owners, warps, rows, cells, self.clocks.view(owners, warps), lanes)
+        return Touch(access, owners, warps, rows, cells, self.clocks.view(owners, warps, alone), lanes)
 
     # -- conflicts -----------------------------------------------------------------------------
 
