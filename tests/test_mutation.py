@@ -118,12 +118,13 @@ def test_a_fault_is_found(fault: Fault) -> None:
 
 
 def misses(names: Sequence[str], most: int) -> list[str]:
-    """Of at most so many mutants of these subjects in all, those that nothing finds. One with a reviewed reason is no
-    miss whatever becomes of it, and is run against all inputs before that shows: others have its place."""
+    """Of at most so many mutants in all, of as many of these subjects, those that nothing finds. One with a reviewed
+    reason is no miss whatever becomes of it, and is run against all inputs before that shows: others have its place."""
     found: list[str] = []
-    for name in names:
+    drawn_from = names[:: -(-len(names) // most) or 1]
+    for name in drawn_from:
         mutants = [m for m in sampled(mutants_of(name), 1) if not any(reason.fits(m) for reason in REASONS)]
-        for mutant in mutants[:: -(-len(mutants) * len(names) // most)]:
+        for mutant in mutants[:: -(-len(mutants) * len(drawn_from) // most)]:
             if column_of(mutant, run_apart(mutant)) == "miss":
                 found.append(mutant.key)
     return found
@@ -133,7 +134,7 @@ def test_faults_in_kernels_that_have_changed_are_found() -> None:
     """Since `make mutate` planted all of them."""
     known = json.loads((RESULTS / "mutation.json").read_text())["kernels"]
     names = [name for name in SUBJECTS if name not in OUTSIDE]
-    assert misses([name for name in names if known.get(name) != digest_of(name)], 30) == []
+    assert misses([name for name in names if known.get(name) != digest_of(name)], 16) == []
 
 
 def test_a_kernel_that_has_not_been_mutated() -> None:
