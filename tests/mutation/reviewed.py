@@ -119,7 +119,7 @@ REASONS: list[Reason] = [
         "the second of two buffers is used once per tile, and the block waits for all stores before the first piece; "
         "before the first tile nothing is stored",
         r"gpu\.named_barrier",
-        "narrower|skips|partly",
+        "narrower|skips",
         code=r"hopper_stores.py: .* / store_tma\(y, to, via=matrix.*",
         subject="hopper_fastest",
     ),

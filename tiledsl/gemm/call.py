@@ -33,6 +33,8 @@ LIMIT = 4096
 """Most products that are kept, so that shapes that keep changing do not fill the memory."""
 LOW, HIGH = -(2.0**-126), 2.0**-126
 """The bounds between which factors may round to 0. Of all others a key needs only that they are not 0."""
+EMULATED = EMULATED_ARCH, EMULATED_GPU.processors
+"""The target and the SM count for which products on the emulator are planned."""
 _raw_stream: Any = None
 _grad_enabled: Any = None
 _empty_like: Any = None
@@ -215,7 +217,7 @@ def _on_host(of: Operands, alpha: float, beta: float, ending: Any, place: str, d
     """On the emulator, or launch by launch on copies on the GPU."""
     import numpy as np
 
-    target = EMULATED_ARCH, EMULATED_GPU.processors
+    target = EMULATED
     if place == "gpu":
         gpu = driver()
         at = gpu.current_device()

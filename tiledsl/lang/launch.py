@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+from tiledsl.errors import TileError
 from tiledsl.ir.expr import ceildiv
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Integer, index
@@ -92,4 +93,8 @@ def cdiv(a: Any, b: Any) -> Any:
     a, b = python_number(a), python_number(b)
     if type(a) is int and type(b) is int:
         return ceildiv(a, b)
+    for name, value in (("a", a), ("b", b)):
+        if isinstance(value, (bool, float, str)):
+            message = f"cdiv() expected an integer as {name}, got {value!r}"
+            raise TileError(f"{message}\n  fix: convert it with int(), or use math.ceil(a / b)")
     raise only_in_kernel("cdiv() of run-time values")
