@@ -55,6 +55,16 @@ OPTIONS = (
 )
 
 
+OF_PTXAS = (
+    (re.compile(r"\b(?:neg\.s16\s+(%\w+),|sub\.s16\s+(%\w+), 0,) (%\w+);"), r"mul.lo.s16 \t\1\2, \3, -1;"),
+    (
+        re.compile(r"\babs\.s16\s+(%\w+), (%\w+);"),
+        r"{.reg .b16 sign; shr.s16 sign, \2, 15; xor.b16 \1, \2, sign; sub.s16 \1, \1, sign;}",
+    ),
+)
+"""What is written in the place of instructions that ptxas gets wrong: 13.0 takes -32768, negated, for 32768."""
+
+
 @cache
 def _machine(target: Target, ptx_version: int) -> Any:
     """A target machine. It keeps the options that are set now."""
@@ -82,6 +92,8 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
         module.verify()
         _optimize(module, machine)
         ptx = CALL_NUMBER.sub("", machine.emit_assembly(module))
+    for pattern, replacement in OF_PTXAS:
+        ptx = pattern.sub(replacement, ptx)
     return text + list_places(places), restore_locations(ptx, places)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Sequence
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.division_rules import ceil_division, floor_division
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I1, I32, constant, integer
+from tiledsl.backends.ptx.types import I1, constant, integer
 from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import arith
 from tiledsl.ir.scalar import SCALAR
@@ -108,14 +108,8 @@ def _composed(lw: Lowering, name: str, dtype: DType, value: Any, other: Any = No
             return lw.b.fneg(value) if dtype.is_float else lw.b.sub(integer(0, value), value)
         case "abs" if dtype.is_float:
             return intrinsic("llvm.fabs")
-        case "abs" if not dtype.is_signed:
-            return value
-        case "abs" if dtype.bits < 32:
-            # After an abs.s16, ptxas 13.0 leaves out the sign extension that -32768 needs.
-            wide = lw.b.sext(value, I32)
-            return lw.b.trunc(lw.asm("abs.s32 $0, $1;", wide, results=[I32], pure=True)[0], value.type)
         case "abs":
-            return intrinsic("llvm.abs", integer(0, I1))
+            return intrinsic("llvm.abs", integer(0, I1)) if dtype.is_signed else value
         case "not":
             return lw.b.xor(value, integer(-1, value))
         case "clz":

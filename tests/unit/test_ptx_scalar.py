@@ -219,3 +219,17 @@ def test_positions_and_select() -> None:
     assert ".reqntid 8, 4, 4" in ptx
     for register in ("%tid.x", "%tid.y", "%tid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z"):
         assert register in ptx
+
+
+def test_16_bits_are_not_negated_by_what_ptxas_gets_wrong() -> None:
+    """ptxas 13.0 takes -32768, negated by neg.s16 or abs.s16, for 32768."""
+    made, b = kernel("negated", [("x", PtrType("global", I16)), ("y", PtrType("global", I16))])
+    x, y = made.body.args
+    value = load(b, x, b.constant(0, I32))
+    negated = b.scalar("neg", value), b.scalar("sub", b.constant(0, I16), value)
+    for number, found in enumerate((*negated, b.scalar("abs", value))):
+        store(b, y, b.constant(number, I32), found)
+    b.op(control.Return)
+    text = build(made, TARGETS["sm_90a"]).ptx
+    assert "neg.s16" not in text and "abs.s16" not in text
+    assert "mul.lo.s16" in text and "shr.s16 sign" in text
