@@ -14,7 +14,7 @@ from tiledsl.arch import EMULATED_ARCH, target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Builds
 from tiledsl.compilation.stages import Unassembled
-from tiledsl.errors import TileError, from_outside, short_traceback
+from tiledsl.errors import CompileError, TileError, from_outside, short_traceback
 from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
@@ -212,6 +212,9 @@ def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
     loc = caller_line()
     if arch != "":
         target_named(arch, loc)
+        if fn is not None:
+            message = "expected either a function or arch=, got both"
+            raise CompileError(message, loc, f"write @tile_kernel(arch={arch!r}) above the def", code="C101")
 
     @short_traceback
     def decorate(function: Any) -> TileKernel:
