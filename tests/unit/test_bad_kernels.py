@@ -194,7 +194,8 @@ MODULES = {
     "a tile function of a builtin": HEAD
     + "f = tile_function(abs)  # error: takes a function, got a builtin_function\n",
     "a kernel of a function and an arch": HEAD
-    + "def f():\n    pass\n\n\nf = tile_kernel(f, arch='sm_90a')  # error: expected either a function or arch=, got both\n",
+    + "def f():\n    pass\n\n\n"
+    + "f = tile_kernel(f, arch='sm_90a')  # error: expected either a function or arch=, got both\n",
     "a tile function of None": HEAD + "f = tile_function(None)  # error: takes a function, got a NoneType\n",
     "a tile function of a class": HEAD + "@tile_function  # error: takes a function, got a type\nclass f:\n    pass\n",
     "a tile function of a kernel": HEAD
