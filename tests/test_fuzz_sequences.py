@@ -41,7 +41,7 @@ def test_a_key_of_other_numbers_than_the_plan_is_found(name: str, monkeypatch: p
 
 
 def test_later_calls_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing would be compared."""
+    """Calls that differ in alpha alone are planned once; otherwise nothing would be compared."""
     slow: list[object] = []
     function = call._call
     monkeypatch.setattr(call, "_call", lambda *given: (slow.append(given), function(*given))[1])
@@ -50,7 +50,7 @@ def test_later_calls_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_launches_of_a_kernel_are_looked_up() -> None:
-    """With other scalars, each as it is alone; and refused ones."""
+    """Launches with other scalars, refused ones included, do the same as each of them alone."""
     scalars = "x=1e-50", "x=np.float32(2)", "small=128", "brain=0.3, half=70000.0", "COUNT=True", "brain=0.3, flag=True"
     text = "".join(f"many_scalars(t(1, (32,), 'f32'), {given})\n" for given in scalars)
     assert sequences.run(text, 0, 0).kind == "ok"

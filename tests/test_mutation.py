@@ -118,8 +118,8 @@ def test_a_fault_is_found(fault: Fault) -> None:
 
 
 def misses(names: Sequence[str], most: int) -> list[str]:
-    """Of at most so many mutants in all, of as many of these subjects, those that nothing finds. One with a reviewed
-    reason is no miss whatever becomes of it, and is run against all inputs before that shows: others have its place."""
+    """Return those of at most `most` mutants, of as many of these subjects, that nothing finds. Mutants with a reviewed
+    reason are left out: they are no misses, and it takes runs on all inputs to show that."""
     found: list[str] = []
     drawn_from = names[:: -(-len(names) // most) or 1]
     for name in drawn_from:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 30
 """The most bytes that a file may have."""
 FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
-"""How files are opened: not blocking, for a pipe without a writer. Windows has only the last of these."""
+"""The flags to open files with: not blocking, for a pipe without a writer. Windows has only the last of these."""
 
 
 def read_bytes(file: Path) -> bytes:
@@ -127,7 +127,7 @@ def python_number(value: Any) -> Any:
 
 
 def _plain(value: Any, done: dict[int, Any], around: tuple[int, ...]) -> Any:
-    """done: what containers became, by their ids. around: ids of the containers that contain `value`."""
+    """Do as `plain`. done: what containers became, by their ids. around: ids of the containers that contain `value`."""
     kind = exact_type(value)
     if kind in ATOMS:
         return value

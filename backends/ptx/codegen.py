@@ -62,7 +62,7 @@ OF_PTXAS = (
         r"{.reg .b16 sign; shr.s16 sign, \2, 15; xor.b16 \1, \2, sign; sub.s16 \1, \1, sign;}",
     ),
 )
-"""What is written in the place of instructions that ptxas gets wrong: 13.0 takes -32768, negated, for 32768."""
+"""Replacements for instructions that ptxas gets wrong: 13.0 takes -32768, negated, for 32768."""
 
 
 @cache

@@ -27,7 +27,7 @@ SECONDS = 60.0
 COUNT = 10
 """Programs of a case."""
 LEVELS = ("tile level", "thread level", "without checks", "folded")
-"""How the programs of a case are run. folded: with the inputs of one thread as constants."""
+"""The ways to run the programs of a case. folded: with the inputs of one thread as constants."""
 CONSTANT_INDEX = "C303"
 OUTSIDE = ("T501", CONSTANT_INDEX)
 """The errors of an access that leaves its memory: when it runs, or when it is compiled."""

@@ -41,7 +41,7 @@ def doubled(x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index])
 
 
 EPILOGUES = {"relu": relu, "doubled": doubled}
-"""By name: one that leaves out the bias, and one that converts and adds it."""
+"""Epilogue functions by name: one that leaves out the bias, and one that converts and adds it."""
 
 
 @tile_kernel

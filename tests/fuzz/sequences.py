@@ -29,7 +29,7 @@ __all__ = ["PATIENCE", "SECONDS", "SUFFIX", "Result", "compared", "generate", "i
 
 SUFFIX = "txt"
 SECONDS, PATIENCE = 120.0, 600.0
-"""Of the process's own time, and of the clock, that a case may take: most of it compiles for the emulator."""
+"""The seconds of CPU time, and of wall time, that a case may take: most of it compiles for the emulator."""
 CALLS = 6
 
 ORDINARY = *2 * ("1.0", "0.0", "0.5", "-1.0", "2.0"), "0", "1", "2", "np.float32(0.5)"
@@ -202,7 +202,7 @@ def _precise(random: Random) -> Maker:
 
 
 def _scaled(random: Random) -> Maker:
-    """With scales of blocks, or of rows and columns; or integers without."""
+    """Return a maker of calls of `gemm` with scales per block, or per row and column; or of integers without scales."""
     (m, n, k), dtype = random.choice(SIZES[:4]), random.choice(("e4m3", "e5m2", "i8", "u8"))
     whole = dtype in ("i8", "u8")
     shapes = ((m, 1), (1, n)) if whole else ((m, -(-k // 128)), (-(-k // 128), -(-n // 128)))
@@ -258,7 +258,7 @@ def _int4(random: Random) -> Maker:
 
 
 def _warmup(random: Random) -> Maker:
-    """Warm-ups, and releases of workspaces, between calls of `gemm`."""
+    """Return a maker of calls of `gemm`, with warm-ups and releases of workspaces between them."""
     sizes, calls = random.choice(SIZES[:4]), _gemm(random)
     more = "bias=True", "batch_invariant=True", "layouts=('NT', 'TN')", "stream=11", "epilogue=None", "epilogue=relu"
 
@@ -291,7 +291,7 @@ KINDS: dict[str, Callable[[Random], Maker]] = {
 # -- running ---------------------------------------------------------------------------------------
 
 Result = tuple[str, str]
-"""What became of a call: its error, or what it returned, in words; and a digest of the memory of its tensors."""
+"""The result of a call: its error, or what it returned, in words; and a digest of the memory of its tensors."""
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 

@@ -1,4 +1,4 @@
-"""What threads access, as runs of the kernel as it is show it: whether accesses may change places."""
+"""Decide whether accesses may change places, by what threads access in runs of the unmutated kernel."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["is_alone", "other_elements", "run_with"]
 
 
 def run_with(made: Built, kernel: Kernel, *hooks: Hook) -> None:
-    """Under every input."""
+    """Run the kernel on every input."""
     for run in made.runs:
         Prepared(kernel).run(run.arguments(), options=run.options(made.subject, hooks=hooks))
 
 
 class _Touched(Hook):
-    """Which bytes, in steps of two, each thread accesses with these ops."""
+    """The bytes, in steps of two, that each thread accesses with these ops."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops, self.found = ops, list[tuple[bool, np.ndarray]]()
@@ -41,8 +41,8 @@ class _Touched(Hook):
 
 
 def other_elements(made: Built, op: Op, past: Sequence[Op]) -> bool:
-    """Are both plain accesses of single threads, and does none touch with `op` what it touches with the others, of
-    which one writes?"""
+    """Return whether all are plain accesses of single threads, and no thread touches with `op` what it touches with
+    the others, where one of the two writes."""
     others = [each for around in past for each in around.walk()]
     matrices = {a.matrix for each in (op, *others) for a in each.accesses()}
     if len(matrices) > 1:
@@ -61,7 +61,7 @@ def other_elements(made: Built, op: Op, past: Sequence[Op]) -> bool:
 
 
 class _Sharing(Hook):
-    """Which bytes of memory an op accesses, by which threads, and which all others access."""
+    """The bytes of memory that an op accesses, with their threads, and those that all other ops access."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -76,7 +76,7 @@ class _Sharing(Hook):
             found.update((access.space, block, thread, at + step) for step in steps)
 
     def alone(self) -> bool:
-        """Does no thread access what another one does with the op? False if it is not reached."""
+        """Return whether no thread accesses what another one does with the op. False if the op is not reached."""
         where = {self._cell(each): each[1:3] for each in self.mine}
         shared = any(where.get(self._cell(each), each[1:3]) != each[1:3] for each in (*self.mine, *self.others))
         return bool(where) and not shared
@@ -88,7 +88,7 @@ class _Sharing(Hook):
 
 
 def is_alone(made: Built, op: Op, past: Sequence[Op]) -> bool:
-    """Does one of two, an access and what orders threads, access only what no other thread does?"""
+    """Return whether, of an access and an op that orders threads, the access touches only what no other thread does."""
     others = [each for each in past if each.effects]
     accesses = [each for each in (op, *others) if each.sync == NOTHING and each.accesses()]
     if any(each.sync.kernels for each in (op, *others)):

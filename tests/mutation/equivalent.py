@@ -137,8 +137,8 @@ def _of_more_sizes(made: Built, change: Change) -> Built:
 
 
 def _left_out_for_nothing(made: Built, mutant: Kernel, op: Op, change: Change) -> str:
-    """Why it changes nothing that some threads, or some iterations, leave an op out: there are none that reach it, or
-    it waits for nothing there."""
+    """Return why it changes nothing that some threads, or some iterations, leave an op out: none of these reach it,
+    or it waits for nothing there. "" if it may change something."""
     probe = mutant.clone()
     around, copy = _probed(made, probe, op)
     if around is None or copy is None:
@@ -153,7 +153,7 @@ def _left_out_for_nothing(made: Built, mutant: Kernel, op: Op, change: Change) -
 
 
 def _probed(made: Built, probe: Kernel, op: Op) -> tuple[control.If | None, Op | None]:
-    """The branch around an op that some leave out, and a copy of the op, at a line of its own, that these execute."""
+    """Return the branch around an op that some leave out, and a copy of the op, at its own line, that these execute."""
     like = [each for each in made.lowered.walk() if each.name == op.name]
     at = next((at for at, each in enumerate(like) if each is op), None)
     if at is None:
@@ -168,7 +168,7 @@ def _probed(made: Built, probe: Kernel, op: Op) -> tuple[control.If | None, Op |
 
 
 def _expects_later(op: Op, change: Change) -> bool:
-    """Is an expectation of bytes, which is an arrival as well, moved past copies only?"""
+    """Return whether an expectation of bytes, which is an arrival as well, is moved past copies only."""
     past = [each.name for each in _others(change) if each.effects]
     return op.name == "mbarrier.expect_tx" and bool(past) and {*past} == {"mem.tma_load"}
 
@@ -196,7 +196,7 @@ def _merges_groups(op: Op, change: Change, mutant: Kernel) -> bool:
 
 
 def _joins_next_group(op: Op, change: Change) -> bool:
-    """Is a commit moved later, and comes another one before the first wait for what both commit?"""
+    """Return whether a commit is moved later, and another one comes before the first wait for what both commit."""
     work = op.sync.commits
     met = [each for each in _others(change) if work and work in (each.sync.commits, each.sync.completes)]
     return change.what.startswith("after") and bool(met) and met[0].sync.commits == work
@@ -208,7 +208,7 @@ def _others(change: Change) -> list[Op]:
 
 
 def _waits_earlier(op: Op, change: Change) -> bool:
-    """Is a wait moved to the front of what it does not wait for? All that was after it stays there."""
+    """Return whether a wait is moved before ops that it does not wait for. All that was after it stays there."""
     work = op.sync.completes
     if not change.what.startswith("before") or not (work or op.name == "role.enter"):
         return False
@@ -226,7 +226,7 @@ def _releases_later(op: Op, change: Change) -> bool:
 
 
 def _is_fenced_later(op: Op, change: Change) -> bool:
-    """Is it a product that is moved after a fence of registers, which another one has before it?"""
+    """Return whether a product is moved after a fence of registers, and nothing else with an effect."""
     ordered = [each.sync.orders for each in _others(change) if each.effects]
     begins = bool(op.accesses()) and all(access.done == "wgmma" for access in op.accesses())
     return change.what.startswith("after") and begins and ordered == ["registers"]
@@ -260,7 +260,7 @@ class _Arrivals(Hook):
 
 
 def _is_local(made: Built, op: Op, change: Change) -> bool:
-    """Are the mbarriers that are now initialized after the fence some at which nothing arrives that needs it?"""
+    """Return whether nothing that needs the fence arrives at the mbarriers that are now initialized after it."""
     past = [each for each in change.past if each.effects]
     names = {op.name, *(each.name for each in past)}
     if names != {"mbarrier.init", "fence.mbarrier_init"}:
@@ -296,8 +296,8 @@ def _is_arrival(op: Op) -> bool:
 
 
 def _is_not_read(op: Op, change: Change) -> bool:
-    """Is it the leading byte offset of swizzled operands that are contiguous along k (PTX ISA: matrix descriptor), or a
-    sum of a product that adds to none?"""
+    """Return whether the change is of the leading byte offset of swizzled operands that are contiguous along k (PTX
+    ISA: matrix descriptor), or of a sum that its product does not add to."""
     if op.name == "ptx.wgmma_descriptor" and op.attrs["swizzle"] and change.what.startswith("leading"):
         products: Any = op.results[0].uses
         return not any(each.turned_a if at <= len(each.left) else each.turned_b for each, at in products)
@@ -319,7 +319,7 @@ def _is_free(kernel: Kernel, op: Op, at: str = "") -> bool:
 
 
 class _Waits(Hook):
-    """Does a wait at this place wait for groups? `found`: of each time, whether there are more than it leaves.
+    """The waits at one place: does any wait for groups? `found`: of each, whether there are more groups than it leaves.
 
     `groups`: of each thread, those that it has not waited for. A wait for reads alone leaves their writes.
     """
@@ -382,7 +382,7 @@ class _Rounds(Hook):
 
 
 def _has_another_number(op: Op, change: Change) -> bool:
-    """Is it a named barrier, of which the number alone changes, not whether it waits or for how many?"""
+    """Return whether only the number of a named barrier changes, not whether it waits or for how many threads."""
     return op.name == "gpu.named_barrier" and re.match(r"number |operand ", change.what) is not None
 
 

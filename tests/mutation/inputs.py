@@ -53,7 +53,7 @@ class Subject:
 
     @property
     def scratch(self) -> frozenset[str]:
-        """The arrays that the kernel writes besides C."""
+        """Return the names of the arrays that the kernel writes besides C."""
         return frozenset(SCRATCH.get(self.kernel, ()))
 
 

@@ -84,7 +84,7 @@ def handed_on(A: Global[f32, M, N], C: Global[f32, M, N], sums: Global[f32, M, N
 
 @tile_kernel
 def released_on(A: Global[f32, M, N], C: Global[f32, M, N], sums: Global[f32, M, N], ready: Global[i32, K]):
-    """The same by a release and an acquire."""
+    """Each block adds its row to the sum that the block before it has left: a release and an acquire."""
     b, t = grid(M), threads(64)
     old = f32(0)
     if b > 0:
@@ -279,7 +279,7 @@ def voted(A: Global[f32, M, N], C: Global[f32, M, N]):
 
 
 def _reversed_parts(A: Array, part: int) -> Array:
-    """Return rows whose parts of so many columns are each in the opposite order."""
+    """Return the rows with each part of `part` columns in the opposite order."""
     return A.reshape(*A.shape[:-1], -1, part)[..., ::-1].reshape(A.shape)
 
 
@@ -319,7 +319,7 @@ REFERENCES: dict[str, Callable[[Array], Array]] = {
     "turned": _turned,
     "voted": _voted,
 }
-"""What C becomes, by kernel."""
+"""The functions that compute the expected C from A, by kernel."""
 SCRATCH: dict[str, dict[str, str]] = {
     "last_block": {"parts": "rows", "done": "counter"},
     "handed_on": {"sums": "rows", "ready": "counters"},

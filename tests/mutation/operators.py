@@ -123,7 +123,7 @@ def _needed(op: Op, to: int) -> list[Op] | None:
 
 
 def _later(op: Op) -> Iterator[Change]:
-    """To after the next op that it has to do with."""
+    """Move an op after the next one that it must stay in order with."""
     block = op.block
     at = block.ops.index(op)
     rest = block.ops[at + 1 : -1]

@@ -39,8 +39,8 @@ Work = Callable[[], Result]
 
 
 def apart(work: Work, patience: float) -> Result:
-    """What it returns in a process of its own, which is ended after `patience` seconds of its time, or after four times
-    as many of the clock, where others use the machine."""
+    """Return the result of `work` in a separate process, which is ended after `patience` seconds of CPU time, or after
+    four times as many of wall time, as others may use the machine."""
     sys.stdout.flush()
     start = time.monotonic()
     read, write = os.pipe()

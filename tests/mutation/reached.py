@@ -1,4 +1,4 @@
-"""What the inputs of a subject reach."""
+"""Find the ops that the inputs of a subject reach."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ REVIEWED = "survived", "no difference"
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which mutants were run: of which operators, of how many places, and how many of these (None: all), by a seed."""
+    """The choice of mutants to run: of these operators and at most `most` places, `count` (None: all) by `seed`."""
 
     kinds: Kinds
     most: int

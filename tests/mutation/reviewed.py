@@ -17,7 +17,7 @@ FOLDERS = (
     Path(__file__).parents[2] / "examples" / "gemm",
     Path(__file__).parent,
 )
-"""Where the lines of mutated kernels are: the library, the gallery, `kernels`."""
+"""The folders with the lines of mutated kernels: the library, the gallery, `kernels`."""
 MOST = 40
 """The most reasons that there may be."""
 

@@ -47,7 +47,7 @@ __all__ = [
 
 Stage = Literal["written", "lowered"]
 Kinds = Literal["general", "protocol", "all"]
-"""Which operators: those of `MUTATORS`, those of `PROTOCOL`, or both."""
+"""The operators to use: those of `MUTATORS`, those of `PROTOCOL`, or both."""
 
 CAUGHT = "finding", "deadlock", "refused", "wrong result", "other error", "no end"
 OUTCOMES = *CAUGHT, "equivalent", "no difference", "survived", "not reached", "failed"
@@ -110,7 +110,7 @@ def _mutated_at(op: Op, stage: Stage) -> bool:
 
 
 def mutants_of(name: str, kinds: Kinds = "general") -> Iterator[Mutant]:
-    """All mutants of a subject, by these operators; of one outside the gallery, "protocol" stands for all operators of
+    """Yield all mutants of a subject by these operators. Outside the gallery, "protocol" stands for all operators of
     ops that order."""
     stages: tuple[Stage, ...] = ("written", "lowered")
     for stage in stages:
@@ -131,7 +131,7 @@ def mutants_of(name: str, kinds: Kinds = "general") -> Iterator[Mutant]:
 
 
 def _operators(op: str, kinds: Kinds) -> list[tuple[int, Operator]]:
-    """The operators for a kind of op, by their numbers, which are the same whatever is chosen."""
+    """Return the operators for a kind of op, with their numbers, which are the same whatever is chosen."""
     general, protocol = MUTATORS.get(op, ()), PROTOCOL.get(op, ())
     numbered = [*enumerate((*general, *protocol))]
     first = len(general)
@@ -139,8 +139,8 @@ def _operators(op: str, kinds: Kinds) -> list[tuple[int, Operator]]:
 
 
 def drawn(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Draw so many mutants at random, in the order of their operators by turns, so that rare ones are drawn as often as
-    frequent ones."""
+    """Draw `count` mutants at random, from each operator in turn, so that rare operators are drawn as often as frequent
+    ones."""
     left: dict[str, list[Mutant]] = {}
     for each in mutants:
         left.setdefault(each.by, []).append(each)

@@ -163,7 +163,7 @@ _ALL = [
 
 
 def _outside(name: str, m: int, n: int = 64, operand: str = "f32", processors: int = 2) -> Subject:
-    """A kernel of `kernels`, on m rows and on twice as many."""
+    """Return a kernel of `kernels` as a subject, on m rows and on twice as many."""
     return Subject(name, name, {}, (Input(m, n, 0), Input(2 * m, n, 0)), operand, operand, processors, (8, 16, 24))
 
 
@@ -197,8 +197,8 @@ class Built:
 
 @dataclass
 class Run:
-    """`given`: by parameter; `expected`: of C, bit for bit, with all of the memory around it. `scratch`: the names of
-    other arrays that the kernel writes."""
+    """The arguments of a run by parameter (`given`), the `expected` C, bit for bit, with all of the memory around it,
+    and the names of other arrays that the kernel writes (`scratch`)."""
 
     given: dict[str, Any]
     expected: Any
@@ -256,8 +256,8 @@ MORE = 16
 
 @cache
 def more_runs(name: str) -> tuple[Run, ...]:
-    """Runs of other sizes: of a kernel outside the gallery on more rows; of others so many of random sizes, up to those
-    of the largest input, multiples of what those of all inputs are."""
+    """Return runs of other sizes: of a kernel outside the gallery on more rows; of others `MORE` of random sizes, up to
+    those of the largest input, and multiples of the greatest common divisor of those of all inputs."""
     rng, inputs = np.random.default_rng(1), SUBJECTS[name].inputs
     if name in OUTSIDE:
         return tuple(_run(SUBJECTS[name], replace(inputs[0], m=inputs[0].m * n))[1] for n in (3, 4, 5))

@@ -202,7 +202,7 @@ MUTATORS: dict[str, tuple[Operator, ...]] = {
 }
 
 _ROUNDS = partly, skips
-"""Of what orders, begins or waits: by whom, and in which iterations."""
+"""The operators that change which threads, or which iterations, execute an op that orders, begins, or waits."""
 _MEETS = "gpu.barrier", "gpu.named_barrier", "gpu.sync_warp", "mbarrier.arrive", "cluster.arrive", "cluster.wait"
 _WORDS = "relaxed", "acquire", "release", "acq_rel"
 _NARROW = weaker("order", *_WORDS), weaker("reach", "cta", "cluster", "gpu", "sys"), skips, exchange_operand(0)

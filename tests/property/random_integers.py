@@ -32,7 +32,7 @@ Handle = Any
 
 THREADS = 32
 EXTENTS = (4, 16, 128, 200)
-"""Of the axis of a table, [3, extent, 2], that is read; neighbors along the other axes show where an index went."""
+"""Extents of the axis of a table, [3, extent, 2], that is read; neighbors along the others show where an index went."""
 NUMBERS = tuple(d for d in DTYPES.values() if d.is_integer)
 STORED = tuple(d for d in NUMBERS if d is not INDEX)
 UNARY = tuple(r for r in SCALAR.values() if r.arity == 1 and any(map(r.accepts, NUMBERS)))
@@ -49,7 +49,7 @@ def near(random: Random, dtype: DType) -> int:
 
 
 class _Machine:
-    """Where a program goes: a handle for each value, and blocks as functions of handles."""
+    """A target that programs are written for: a handle for each value, and blocks as functions of handles."""
 
     def constant(self, value: int, dtype: DType) -> Handle:
         raise NotImplementedError
@@ -84,7 +84,7 @@ class _Machine:
 
 
 class _IrMachine(_Machine):
-    """Builds tile-level IR. safe: every load has a guard. lane: inputs are constants, those of this thread."""
+    """Builder of tile-level IR. safe: every load has a guard. lane: inputs are constants, those of this thread."""
 
     def __init__(self, b: Builder, memories: dict[str, Value], thread: Value) -> None:
         self.b, self.memories, self.thread = b, memories, thread
@@ -155,7 +155,7 @@ class _Number:
 
 
 class _Lanes(_Machine):
-    """Computes a program for all threads. `outside`: which of them have read outside a table, without a guard."""
+    """A machine that computes a program for all threads. `outside`: those that have read outside a table, unguarded."""
 
     def __init__(self, inputs: dict[str, Array], tables: dict[str, Array]) -> None:
         self.inputs, self.tables = inputs, tables
@@ -219,7 +219,7 @@ class _Lanes(_Machine):
 
 
 class _Writer:
-    """Writes one program for a machine. Each block has random numbers of its own, since a loop's is run repeatedly."""
+    """Writer of a program for a machine. Each block has random numbers of its own, since a loop's is run repeatedly."""
 
     def __init__(self, m: _Machine) -> None:
         self.m = m
@@ -318,7 +318,7 @@ class _Writer:
         return self.m.branch(condition, *blocks)
 
     def loop(self, random: Random, pool: Sequence[Handle], depth: int) -> Handle:
-        """A few turns from anywhere; where the last bound wraps, none or some."""
+        """Write a loop of a few iterations from anywhere; if its last bound wraps, of none or some."""
         dtype = random.choice([d for d in NUMBERS if d.kind != "uint"])
         step, seed = random.choice((1, 1, 2, 3, 100, -1, -7)), random.getrandbits(60)
         lo = self.some(random, pool, dtype)
@@ -422,7 +422,7 @@ class Pack:
         return made
 
     def arguments(self, count: int) -> dict[str, Array]:
-        """Return arguments for a kernel of so many programs."""
+        """Return arguments for a kernel of `count` programs."""
         copies = {name: array.copy() for name, array in (self.inputs | self.tables).items()}
         return copies | {"OUT": np.zeros((count, THREADS), np.int64)}
 

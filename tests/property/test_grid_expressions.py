@@ -43,7 +43,7 @@ def edges(dtype: DType) -> list[int]:
 
 @st.composite
 def expressions(draw: st.DrawFn, dtype: DType, depth: int) -> str:
-    """The text of an expression of `dtype` from the scalars a and b, of each dtype one, and the dimension M."""
+    """Draw the text of an expression of `dtype` from the scalars a and b, in any dtype, and the dimension M."""
     if depth == 0:
         dimension = "M" if dtype.name == "index" else f"{dtype}(M)"
         scalars = ["a", "b"] if dtype.name != "index" else ["index(a)", "index(b)"]
@@ -118,7 +118,7 @@ def test_an_extent_that_cannot_be_names_what_it_was_computed_from(
 
 @pytest.mark.parametrize(("n", "blocks"), [(0, 0), (2, 3), (-1, 0)])
 def test_the_side_of_a_select_that_is_not_chosen_is_no_error(n: int, blocks: int) -> None:
-    """As in ``grid(M // n if n > 0 else 0)``: a division by zero, or an index that leaves 64 bits."""
+    """``grid(M // n if n > 0 else 0)`` may divide by zero, or leave 64 bits, on the side that is not chosen."""
     quotient = parse_expr("select(gt.i32(n, 0), floordiv(M, cast(n)), 0)")
     assert checked_grid("k", [quotient], {"M": 7, "n": n}, (1, 1, 1)) == (blocks, 1, 1)
     far = parse_expr("select(gt.i32(n, 0), mul(M, mul(M, M)), 0)")

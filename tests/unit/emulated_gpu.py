@@ -28,7 +28,7 @@ from tiledsl.runtime.launch import FORMATS, ArgumentBuffer, LaunchPlan, Shape, o
 __all__ = ["EmulatedDriver", "FakeCupy", "FakeExporter", "FakeTorch", "aligned", "clear_caches", "install"]
 
 NAMES: dict[str, Any] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NUMPY_NAMES}
-"""By the names of torch, NumPy's dtypes."""
+"""NumPy's dtypes by their names in torch."""
 
 
 def aligned(array: Any, shift: int = 0) -> Any:
@@ -93,7 +93,7 @@ class EmulatedDriver(Driver):
         return self.capture
 
     def launch(self, emulate: Any, *given: int) -> tuple[int]:
-        """As cuLaunchKernel, whose last arguments are the stream, the parameters, and 0."""
+        """Launch as cuLaunchKernel does, whose last arguments are the stream, the parameters, and 0."""
         emulate(*given[-3:-1])
         return (0,)
 
@@ -211,7 +211,7 @@ class FakeExporter:
 
 
 WITH_CACHES = "tiledsl.gemm.", "tests.fuzz.sequence_kernels"
-"""How the names of modules begin whose kernels and functions remember calls."""
+"""The prefixes of the names of modules whose kernels and functions remember calls."""
 
 
 def clear_caches() -> None:

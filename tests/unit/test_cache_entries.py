@@ -1,4 +1,4 @@
-"""What an entry of the on-disk cache holds is looked at before it is used, however right its checksum is."""
+"""The content of an entry of the on-disk cache is validated before use, even if its checksum is right."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def image() -> Image:
 
 @pytest.fixture(scope="module")
 def others() -> list[Image]:
-    """Another kernel, that kernel with the name of the first, and the first for another target."""
+    """Return another kernel, that kernel with the name of the first, and the first for another target."""
     named = replace(tripled.signature, name=doubled.name)
     return [built(tripled.signature), built(named), built(doubled.signature, "sm_80")]
 
@@ -70,7 +70,7 @@ def read(content: bytes) -> Image | None:
 
 
 def with_header(image: Image, header: dict[str, Any]) -> Image | None:
-    """What is read of an image whose header is another, with a right seal."""
+    """Return the image that is read from one with another header and a right seal."""
     stages = image.to_bytes().split(b"\0", 1)[1]
     content = json.dumps(header).encode() + b"\0" + stages
     return read(compiler._seal(KEY, content) + content)
@@ -128,7 +128,7 @@ WRONG: list[Any] = [
 
 
 def test_a_header_that_lacks_a_field_or_has_one_of_another_type_is_none(image: Image) -> None:
-    """Each field, also of the resources and of each argument."""
+    """This holds for each field, also of the resources and of each argument."""
     header = json.loads(image.to_bytes().split(b"\0")[0])
     used = header["resources"]
     count = 0
@@ -166,7 +166,7 @@ def test_no_cut_of_a_cubin_is_one(image: Image) -> None:
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Bytes exchanged, dropped, added, or cut off."""
+    """Return the data with bytes exchanged, dropped, added, or cut off."""
     at, length = chance.randrange(len(data)), chance.randint(1, 64)
     match chance.randrange(4):
         case 0:
@@ -181,7 +181,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("what", ["file", "packed", "content"])
 def test_mutated_entries_are_dropped(cache: DiskCache, image: Image, what: str) -> None:
-    """The file itself, what its checksum is of, and what is in that once it is unpacked."""
+    """Mutations are of the file itself, of the bytes that its checksum covers, or of their unpacked content."""
     chance = random.Random(f"entries {what}")
     good = sealed(image, KEY)
     cache.store(KEY, good, {"name": "k"})

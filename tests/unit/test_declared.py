@@ -47,7 +47,7 @@ def module(tmp_path: Path, text: str) -> ModuleType:
 
 
 def run(tmp_path: Path, function: str, call: str) -> tuple[Any, Any]:
-    """What the call leaves in X[0] and in Z[0, 0]."""
+    """Return the values that the call leaves in X[0] and in Z[0, 0]."""
     kernel: TileKernel = module(tmp_path, f"{HEAD}\n{function}\n{KERNEL.format(call=call)}").k
     X, Z, H = np.full(8, 2, np.float32), np.full((3, 4), 5, np.int32), np.full(8, 0.5, np.float16)
     kernel(X, Z, H)
@@ -165,7 +165,7 @@ REFUSED = {
 
 
 def error_of(tmp_path: Path, function: str, call: str) -> tuple[str, str, list[str]]:
-    """The code of the only error, the line that it is at, and those of its callers."""
+    """Return the code of the only error, the line that it is at, and those of its callers."""
     with pytest.raises(CompileErrors) as caught:
         run(tmp_path, function, f"{call}  # call")
     (error,) = caught.value.errors

@@ -1,4 +1,4 @@
-"""What the emulator refuses of the operands of mbarriers: a place outside their tile, and a parity that is none."""
+"""The emulator refuses operands of mbarriers: a place outside their tile, and a parity other than 0 and 1."""
 
 from __future__ import annotations
 

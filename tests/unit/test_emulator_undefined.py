@@ -52,7 +52,7 @@ def codes(result: CheckResult) -> list[str]:
 
 @tile_kernel
 def sums(X: Global[i32, N], Y: Global[i32, K], *, T: Const[int], HOW: Const[str] = "down", FROM: Const[int] = 16):
-    """The sum of each warp, which its lane 0 has."""
+    """Lane 0 of each warp gets the sum of the warp."""
     grid(1)
     t = threads(T)
     s, d = X[t], i32(FROM)
@@ -186,7 +186,7 @@ def test_what_uses_an_undefined_value(how: str, code: str) -> None:
 
 @tile_kernel
 def steps(X: Global[i32, N], Y: Global[i32, M], *, T: Const[int], PROGRAM: Const[int]):
-    """What the digits of PROGRAM say, one after the other."""
+    """Each thread executes the steps that the digits of PROGRAM encode, one after the other."""
     grid(1)
     t = threads(T)
     lane, a, b = i32(t % 32), X[t], X[t] * 3 + 1
@@ -228,7 +228,7 @@ def steps(X: Global[i32, N], Y: Global[i32, M], *, T: Const[int], PROGRAM: Const
 
 
 def with_values(monkeypatch: pytest.MonkeyPatch, value: list[int]) -> None:
-    """Lanes that are not there have the value that is first at the time."""
+    """Give absent lanes the value that is first in `value` at the time."""
 
     def shuffled(c: Cohort, op: warp.Shuffle, given: Any, lane: Any) -> NDArray[Any]:
         result = np.asarray(gpu.shuffle(c, op, given, lane))

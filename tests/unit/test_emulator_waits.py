@@ -208,7 +208,7 @@ def protocol(steps: Global[i32, M, K], flags: Global[i32, N], out: Global[i32, M
 
 
 def expected(steps: Sequence[Sequence[int]], fit: int) -> str:
-    """What becomes of blocks of two warps, `fit` of which run at once: "", T401, T403 or T423."""
+    """Return the result of a run of blocks of two warps, `fit` of which run at once: "", T401, T403, or T423."""
     done, flags, blocks = [0] * len(steps), {0}, len(steps) // 2
     resident, following = list(range(min(fit, blocks))), min(fit, blocks)
     changed = True
@@ -273,7 +273,7 @@ def after_the_others(flag: Global[i32, N], out: Global[i32, N], *, T: Const[int]
 
 
 def test_more_blocks_than_a_gpu_holds() -> None:
-    """Of blocks of 1024 threads an SM holds two, and an H200 has 132 SMs."""
+    """An SM holds two blocks of 1024 threads, and an H200 has 132 SMs."""
     for blocks, options in ((4, {"processors": 2}), (9, {"processors": 2, "BACK": False})):
         assert not codes(checked(after_the_others, *zeros(blocks, blocks), **options))
     for blocks, options, most in ((265, {}, 264), (5, {"processors": 2}, 4)):
@@ -294,7 +294,7 @@ def test_blocks_of_each_rank_have_a_gpu_of_their_own() -> None:
 
 @tile_kernel
 def meet(count: Global[i32, N], out: Global[i32, M], *, PER_SM: Const[int] = 1):
-    """A barrier of the grid, whose size depends on the GPU."""
+    """All blocks meet at a barrier of the grid, whose size depends on the GPU."""
     b, t = grid(processors * PER_SM), threads(1024)
     if t == 0:
         count.atomic_add(0, 1, order="release")

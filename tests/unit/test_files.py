@@ -23,7 +23,7 @@ SETTING = {"kernel": "k", "code": "c", "device": "GPU", "toolchain": "ptxas 13"}
 
 @pytest.fixture(autouse=True)
 def short() -> Iterator[None]:
-    """Who waits for a pipe is interrupted."""
+    """Interrupt a test that waits for a pipe."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError("it waits")

@@ -1,4 +1,4 @@
-"""What a kernel gets from outside means what it means in Python: private names of classes, and NumPy's numbers."""
+"""Names and numbers from outside a kernel mean what they mean in Python: private names, and NumPy's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the analyses of integers say holds for every value: exhaustively in 8 bits, for random values in 16 to 64 bits.
+"""The analyses of integers are right for every value: exhaustively in 8 bits, for random values in 16 to 64 bits.
 
 The reference is `ir.semantics`. Rows are found by introspection, so that a new one without a rule fails here.
 """
@@ -178,7 +178,7 @@ def computed(value: Value, known: dict[Value, Array]) -> Array:
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_what_is_chosen_under_a_condition(dtype: DType) -> None:
-    """Conditions and functions of a number, on either side of a `select`: of bytes and indices all."""
+    """Intervals hold on either side of a `select`, for conditions and functions of a number (all of bytes, indices)."""
     rng, random = np.random.default_rng(4), Random(str(dtype))
     b, (x, y) = block(dtype, dtype)
     pairs = list(combinations_with_replacement(ends(dtype), 2))
@@ -201,7 +201,7 @@ def test_what_is_chosen_under_a_condition(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [I8, I64, INDEX], ids=str)
 def test_variables_of_loops(dtype: DType) -> None:
-    """What a loop counts, however near its bounds are to the ends of the dtype, and of either sign of its step."""
+    """The interval of a loop variable holds all of its values, also near the ends of the dtype and for steps < 0."""
     random, around = Random(3), ends(dtype)
     b, bounds = block(dtype, dtype, dtype)
     body = Block([dtype], ["i"])
@@ -234,7 +234,7 @@ def edges(dtype: DType) -> list[int]:
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("row", [r for r in SCALAR.values() if any(map(r.accepts, INTEGERS))], ids=lambda r: r.name)
 def test_what_is_folded_is_what_is_computed(row: ScalarFn, dtype: DType) -> None:
-    """For every number at an edge of the dtype: with constants on one side, on both, and of a number and itself."""
+    """This holds for every number at an edge of the dtype: constants on one side, on both, and a number and itself."""
     if not row.accepts(dtype):
         return
     body = Block([dtype], ["x"])
@@ -255,7 +255,7 @@ def test_what_is_folded_is_what_is_computed(row: ScalarFn, dtype: DType) -> None
 
 
 def test_ceiling_division_is_written_as_a_floor_division_where_that_is_the_same() -> None:
-    """Whatever the intervals of the operands are; also where they are not known, and where it wraps."""
+    """This holds whatever the intervals of the operands are, also if they are not known, or if it wraps."""
     for dtype in (I8, U8):
         b, (x, y) = block(dtype, dtype)
         column = numbers(dtype)
@@ -277,7 +277,7 @@ def test_ceiling_division_is_written_as_a_floor_division_where_that_is_the_same(
 @pytest.mark.parametrize("dtype", [I8, U8], ids=str)
 @pytest.mark.parametrize("row", BYTES, ids=lambda r: r.name)
 def test_divisors_of_bytes(row: ScalarFn, dtype: DType) -> None:
-    """For all powers of two that divide the operands, and for every constant as the second operand."""
+    """This holds for all powers of two that divide the operands, and for every constant as the second operand."""
     column = numbers(dtype)
     powers = [1 << i for i in range(LIMIT.bit_length())]
     b, (x, y) = block(dtype, dtype)
@@ -325,7 +325,7 @@ def test_sums_are_the_values_they_stand_for(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_forms_of_lanes_are_the_values_they_stand_for(seed: int) -> None:
-    """Of a dtype of 32 bits modulo its bits; of a wider one, and of conditions, exactly."""
+    """Forms of 32-bit dtypes are equal modulo 2**32; those of wider dtypes, and of conditions, exactly."""
     random = Random(seed)
     b, given = block(I32, DTYPES["u32"], I64)
     thread = b.value(gpu.ThreadId(axis=0))

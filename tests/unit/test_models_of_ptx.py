@@ -69,7 +69,7 @@ def values() -> Any:
 
 
 def comments(result: Any) -> list[str]:
-    """What is written after each line that the check assumes a model of."""
+    """Return the comments after the lines for which the check assumes a model."""
     return sorted(LINES[loc.line - 1].rpartition("# ")[2] for loc in result.assumed)
 
 

@@ -1,4 +1,4 @@
-"""Which strides give two indices one element: `self_overlapping` against all indices, and what is refused for it."""
+"""`self_overlapping` finds strides that give two indices one element, and such arrays are refused."""
 
 from __future__ import annotations
 

@@ -43,12 +43,12 @@ def clamped(x: Any, bias: Any, column: Any) -> Any:
 
 
 def numbers(name: str, *shape: int, seed: int = 0) -> Any:
-    """Integers from -2 to 2, of u8 from 0 to 4: few bits, so that all sums are exact."""
+    """Return integers from -2 to 2, of u8 from 0 to 4: few bits, so that all sums are exact."""
     return (np.random.default_rng([*shape, seed]).integers(-2, 3, shape) + 2 * (name == "u8")).astype(DTYPES[name])
 
 
 def missing(array: Any) -> Any:
-    """An array like this one that must not be read: of NaN, or the largest integers."""
+    """Return an array like this one that must not be read: of NaN, or the largest integers."""
     largest = np.nan if array.dtype.kind not in "iu" else np.iinfo(array.dtype).max
     return np.full_like(array, largest)
 
@@ -67,7 +67,7 @@ class Format(NamedTuple):
 
     @property
     def no_alpha(self) -> float:
-        """What is 0 when it is rounded: to f32, by residues to f64."""
+        """Return a factor that rounds to 0 in f32, or 0 for products by residues, whose factors are f64."""
         return 0.0 if (self.precision or "").startswith("i8") else 1e-50
 
 
@@ -98,13 +98,13 @@ class Call(NamedTuple):
 
 
 def applied(x: Any, bias: Any = None, epilogue: Any = None) -> Any:
-    """What `clamped`, and the default, do to sums."""
+    """Return the sums after `clamped`, or after the default, which adds the bias."""
     x = x if bias is None else x + bias
     return np.maximum(x + np.arange(x.shape[-1]), -3) if epilogue is clamped else x
 
 
 def scaled_product(A: Any, B: Any, scale_a: Any = None, scale_b: Any = None) -> Any:
-    """A B in f64, of blocks or of rows and columns that have scales."""
+    """Return A B in f64, of blocks or of rows and columns that have scales."""
     a, b = A.astype(np.float64), B.astype(np.float64)
     if scale_a is not None:
         a = a * np.repeat(scale_a, -(-a.shape[-1] // scale_a.shape[-1]), axis=-1)[..., : a.shape[-1]]
@@ -118,7 +118,7 @@ def of_gemm(
     A: Any, B: Any, C: Any = None, alpha: float = 1.0, beta: float = 0.0, bias: Any = None, epilogue: Any = None,
     scale_a: Any = None, scale_b: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """The reference of `gemm`."""
+    """Return the reference of `gemm`."""
     x = alpha * scaled_product(A, B, scale_a, scale_b) if np.float32(alpha) else np.zeros((*A.shape[:-1], B.shape[-1]))
     return applied(x + beta * C.astype(np.float64) if beta else x, bias, epilogue)
 
@@ -127,7 +127,7 @@ def of_groups(
     A: Any, B: Any, bounds: Any, C: Any = None, alpha: float = 1.0, bias: Any = None, epilogue: Any = None,
     scale_a: Any = None, scale_b: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """The reference of `grouped_gemm` and `masked_gemm`, where rows from the counts on stay as they are."""
+    """Return the reference of `grouped_gemm` and `masked_gemm`, where rows from the counts on stay as they are."""
     pieces: list[Any] = []
     for g, matrix in enumerate(B):
         rows = g if A.ndim == 3 else slice(bounds[g], bounds[g + 1])
@@ -142,7 +142,7 @@ def of_int4(
     q: Any, scales: Any, X: Any, zeros: Any = None, group: int = 128, alpha: float = 1.0, bias: Any = None,
     epilogue: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """The reference of `int4_gemm` of what `pack_int4` returns."""
+    """Return the reference of `int4_gemm` with packed weights of `pack_int4`."""
     step, points = (np.repeat(x, group, 0) for x in (scales, np.full(scales.shape, 8) if zeros is None else zeros))
     return of_gemm(X, (q.astype(np.float64) - points) * step.astype(np.float64), None, alpha, 0.0, bias, epilogue)
 
@@ -152,7 +152,7 @@ def int4(q: Any, scales: Any, X: Any, zeros: Any = None, group: int = 128, **giv
 
 
 def scales_of(kind: str, groups: tuple[int, ...] = (), rows: tuple[int, ...] = (M,)) -> dict[str, Any]:
-    """Powers of two, which differ from block to block."""
+    """Return scales that are powers of two, which differ from block to block."""
     if not kind:
         return {}
     a, b = ((*rows, 2), (*groups, 2, 1)) if kind == "blocks" else ((*rows, 1), (*groups, 1, N))
@@ -161,7 +161,7 @@ def scales_of(kind: str, groups: tuple[int, ...] = (), rows: tuple[int, ...] = (
 
 
 def calls_of_gemm(of: Format) -> Iterator[Call]:
-    """With factors, C, and a bias; with an epilogue function; and of operands that alpha = 0 leaves out."""
+    """Yield calls with factors, C, and a bias; with an epilogue function; and with operands that alpha = 0 drops."""
     A, B, bias = numbers(of.a, M, K), numbers(of.b, K, N, seed=1), numbers("f32", N, seed=2)
     base = {"A": A, "B": B, **scales_of(of.scales)} | ({} if of.precision is None else {"precision": of.precision})
     C = numbers(of.default, M, N, seed=3)
@@ -174,7 +174,7 @@ def calls_of_gemm(of: Format) -> Iterator[Call]:
 
 
 def calls_of_groups(product: Any, name: str, out: str, kind: str = "") -> Iterator[Call]:
-    """As `calls_of_gemm`, of `grouped_gemm` or `masked_gemm`."""
+    """Yield calls as `calls_of_gemm` does, of `grouped_gemm` or `masked_gemm`."""
     rows, of_sizes, sizes = ((2 * M,), "offsets", [0, 3, 2 * M])
     if product is masked_gemm:
         rows, of_sizes, sizes = ((GROUPS, M), "counts", [M, 3])
@@ -194,7 +194,7 @@ def calls_of_groups(product: Any, name: str, out: str, kind: str = "") -> Iterat
 
 
 def calls_of_int4(name: str, rows: int) -> Iterator[Call]:
-    """As `calls_of_gemm`, of `int4_gemm` of what `pack_int4` returns."""
+    """Yield calls as `calls_of_gemm` does, of `int4_gemm` with packed weights of `pack_int4`."""
     draw, bias = np.random.default_rng(7).integers, numbers("f32", N, seed=2)
     base: dict[str, Any] = {
         "q": draw(0, 16, (K, N)),
@@ -232,7 +232,7 @@ def test_every_argument_counts(name: str) -> None:
 
 
 def counted(reference: Callable[..., Any], given: dict[str, Any]) -> set[str]:
-    """The keywords without which the reference gives something else, or nothing."""
+    """Return the keywords without which the reference gives something else, or nothing."""
     expected, found = reference(**given), set[str]()
     for name in given:
         try:
@@ -248,7 +248,7 @@ def counted(reference: Callable[..., Any], given: dict[str, Any]) -> set[str]:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Steps]:
-    """The launches of each call of `gemm`, none of which runs."""
+    """Return the list that collects the launches of each call of `gemm`, none of which runs."""
     found: list[Steps] = []
     function = call.planned
     monkeypatch.setattr(call, "planned", lambda *given: (found.append(function(*given)), Steps((), 0, 0))[1])
@@ -261,7 +261,7 @@ def split_k(steps: Steps) -> bool:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_batch_invariant(name: str, launches: list[Steps]) -> None:
-    """Nothing splits k then, which this product would gain from. Products by residues are exact in any order."""
+    """No launch splits k then, though this product would gain from it. Products by residues are exact in any order."""
     of, k = FORMATS[name], 8192
     A, B, scales = numbers(of.a, 1, k), numbers(of.b, N, k).T, dict[str, Any]()
     if of.scales:
@@ -285,7 +285,7 @@ PRECISE: dict[str, tuple[str, list[float], list[float]]] = {
 
 @pytest.mark.parametrize("name", PRECISE)
 def test_precision(name: str) -> None:
-    """What docs/gemm.md says of each: bits that tensor cores ignore, infinities that become NaN, sums of more bits."""
+    """Each precision does what docs/gemm.md says: ignored bits, infinities that become NaN, sums of more bits."""
     dtype, elements, (without, given) = PRECISE[name]
     A, B = np.zeros((1, 256), DTYPES[dtype]), np.ones((256, 1), DTYPES[dtype])
     A[0, ::128] = elements
@@ -309,7 +309,7 @@ def test_device(product: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of arrays on a GPU it is where products launch, and of host arrays it is refused."""
+    """Products of arrays on a GPU launch on the stream, and it is refused for host arrays."""
     gpu = EmulatedDriver()
     install(monkeypatch, gpu)
     A, B = (FakeTorch(aligned(numbers("bf16", *shape))) for shape in ((M, N), (N, N)))
@@ -335,7 +335,7 @@ def test_expected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The builds that `warmup` asks for; nothing is compiled."""
+    """Return the set that collects the builds that `warmup` asks for; nothing is compiled."""
     found: set[str] = set()
 
     def build_all(jobs: Any) -> None:
@@ -346,7 +346,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def needed(steps: Steps, arch: str) -> set[str]:
-    """The builds that these launches need."""
+    """Return the builds that these launches need."""
     found: set[str] = set()
     for step in steps.launches:
         addresses = tuple((number + 1) << 50 for number in range(8))
@@ -372,13 +372,13 @@ WARM: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"k": 40960, "batch_invariant": True},
     ),
 }
-"""What is passed to `warmup`, and to `gemm`, by keyword."""
+"""The arguments of `warmup`, and those of `product_of`, by keyword."""
 
 
 def product_of(
     launches: list[Steps], k: int = SIZE[2], a: str = "bf16", b: str = "bf16", order: str = "NN", **given: Any
 ) -> Steps:
-    """The launches of a call of `gemm` with arrays like those that `warmup` assumes."""
+    """Return the launches of a call of `gemm` with arrays like those that `warmup` assumes."""
     m, n, _ = SIZE
     A, B = aligned(numbers(a, m, k)), aligned(numbers(b, k, n) if order[1] == "N" else numbers(b, n, k).T)
     if given.pop("bias", False):
@@ -396,7 +396,7 @@ def product_of(
 
 @pytest.mark.parametrize("name", WARM)
 def test_warmup_builds_what_the_call_needs(name: str, built: set[str], launches: list[Steps]) -> None:
-    """And not what a call without that keyword needs."""
+    """Without that keyword, `warmup` builds something else."""
     to_warmup, to_gemm = WARM[name]
     warmup(**{"shapes": [SIZE], "arch": "sm_90a", **to_warmup})
     assert built == needed(product_of(launches, **to_gemm), "sm_90a")
@@ -409,7 +409,7 @@ def test_warmup_builds_what_the_call_needs(name: str, built: set[str], launches:
 
 
 def test_warmup_of_a_stream(built: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without `arch`, for the GPU: the workspace that calls on this stream need is there."""
+    """`warmup` without `arch` builds for the GPU, and allocates the workspace that calls on this stream need."""
     gpu = EmulatedDriver(capability=(8, 0))
     install(monkeypatch, gpu)
     warmup([(16, 128, 40960)], "f32", stream=np.int64(23))

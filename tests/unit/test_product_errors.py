@@ -1,4 +1,4 @@
-"""What products refuse: errors have a code and a fix, and name the function that was called and no kernel of it."""
+"""Errors of products have a code and a fix, and name the function that was called and no kernel of it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_no_other_exception_is_raised(name: str) -> None:
 
 
 def overlapping(rows: int, columns: int) -> tuple[Any, Any]:
-    """Two arrays that share memory."""
+    """Return two arrays that share memory."""
     room = ones(rows, columns + 8)
     return room[:, :columns], room[:, 8:]
 
@@ -163,7 +163,7 @@ def without_a_guard(x: Any, bias: Any, column: Any) -> Any:
     ],
 )
 def test_an_epilogue_function_that_cannot_be_applied(epilogue: Any, code: str, line: str, dtype: Any) -> None:
-    """At a line of it, or where it is applied: one number for a piece was once stored as its first element."""
+    """The error is at a line of it, or where it is applied. One number for a piece was once stored as an element."""
     with pytest.raises(CompileErrors) as caught:
         gemm(ones(M, N, dtype=dtype), ones(N, N, dtype=dtype), epilogue=epilogue, device="emulator")
     error = caught.value.errors[0]

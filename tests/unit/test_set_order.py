@@ -134,7 +134,7 @@ print(found.digest.hex(), len(found.reasons))
 
 
 def test_one_key_in_all_processes(tmp_path: Path) -> None:
-    """Of a kernel that reads sets of strings, and does not see their order."""
+    """A kernel that reads sets of strings, and does not see their order, has the same key in all processes."""
     helper = "return len({*values} - {name}) + (name in NAMES) + (name in {'x', 'y', 'z'})"
     (tmp_path / "kern.py").write_text(SOURCE.format(expr="f32(place('a') + Base.factor)", helper=helper, body="pass"))
     found = {

@@ -141,7 +141,7 @@ def _relu(x: Fragment[Any], bias: Any, column: Any) -> Fragment[Any]:
 @pytest.mark.parametrize("epilogue", [_relu, None])
 @pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter"])
 def test_epilogue_is_applied_to_whole_sums(name: str, epilogue: Any) -> None:
-    """By default it adds the bias of the rank, once."""
+    """The default epilogue adds the bias of the rank, once."""
     ranks = EmulatedRanks(2)
     product = _gather if name == "all_gather_gemm" else _scatter
     _, expected = product(ranks)

@@ -23,7 +23,7 @@ from tiledsl.tune.carried import toolchain
 
 
 def program(path: Path, content: bytes) -> Path:
-    """An executable file whose time of change is always the same."""
+    """Write an executable file whose time of change is always the same."""
     path.write_bytes(content)
     path.chmod(0o755)
     os.utime(path, (1e9, 1e9))
@@ -70,7 +70,7 @@ def test_the_library_of_llvmlite_counts(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_what_a_script_makes_is_not_kept_on_disk(ptxas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by its text nor by what it reads from the environment; one warning says so for all kernels."""
+    """Neither the text of a script nor its environment identifies it; one warning says so for all kernels."""
     real = tools._in_wheel(PTXAS.wheel, "ptxas") or "ptxas"
     program(ptxas, f'#!/bin/sh\nexec {real} $FLAG "$@"\n'.encode())
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))

@@ -268,7 +268,7 @@ def test_builds_are_carried(file: Path, capsys: pytest.CaptureFixture[str], monk
 
 
 def test_a_damaged_build_is_not_carried(file: Path) -> None:
-    """Nor one that is of other consts."""
+    """A build of other consts is not carried either."""
     folder = file.parent / "kernels"
     tuned = Task(str(file), "", (), "", "", "sm_90a", kernels=str(folder)).opened()
     tuned.carried.begin()
@@ -316,7 +316,7 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
 
 
 def _ignore_interrupts() -> None:
-    """As nohup, and the shell for a background job of a script, start a program."""
+    """Ignore the signals that nohup, or the shell for a background job of a script, ignores before it starts it."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

@@ -88,7 +88,7 @@ def test_mutated_records_are_never_used(tmp_path: Path) -> None:
 
 
 def test_many_records_of_others_are_not_read_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even as JSON, but those that have other spaces than the tuner writes."""
+    """Records of others are not even parsed as JSON, unless their spaces differ from those that the tuner writes."""
     file = tmp_path / "r.jsonl"
     for number in range(3):
         Records(file, {**SETTING, "kernel": f'other "{number % 2}"'}).add("4x4x4", {"T": 4}, TIMED)

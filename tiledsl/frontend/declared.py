@@ -64,7 +64,7 @@ class Misfit(Exception):  # noqa: N818 - becomes a CompileError where the call i
 
 @dataclass
 class DeclaredNames:
-    """What the type variables and dimensions of one call stand for, each with the parameter that said so."""
+    """The values of the type variables and dimensions of one call, each with the parameter that said so."""
 
     dtypes: dict[str, tuple[DType, str]] = field(default_factory=dict[str, tuple[DType, str]])
     dims: dict[str, tuple[int | str, str]] = field(default_factory=dict[str, tuple[int | str, str]])

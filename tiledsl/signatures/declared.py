@@ -36,14 +36,14 @@ class Declared:
 
 @dataclass(frozen=True)
 class OfDType(Declared):
-    """``f32``: a value of a dtype, or a fragment of it; ``index``: also an int, which stays one."""
+    """A value of a dtype (``f32``), or a fragment of it. ``index`` also takes an int, which stays one."""
 
     dtype: DType = INDEX
 
 
 @dataclass(frozen=True)
 class OfVariable(Declared):
-    """``T``: values and fragments of one dtype in the whole call.
+    """A type variable, ``T``: values and fragments of one dtype in the whole call.
 
     `among`: the dtypes that it may be, or None for all of the class `bound` of `tiledsl.lang.dtypes`.
     """
@@ -55,7 +55,7 @@ class OfVariable(Declared):
 
 @dataclass(frozen=True)
 class InMemory(Declared):
-    """``Global[f32, M, K]``, ``SharedTile[T]``, ``View[f32]``: a place of a `kind`.
+    """A place in memory of a `kind`: ``Global[f32, M, K]``, ``SharedTile[T]``, ``View[f32]``.
 
     `dtype` is None for any; `dims` is None for any number of axes, and None in it stands for any extent.
     """
@@ -67,7 +67,7 @@ class InMemory(Declared):
 
 @dataclass(frozen=True)
 class InRegisters(Declared):
-    """``Fragment[f32]``. `dtype` is None for any."""
+    """A fragment, ``Fragment[f32]``. `dtype` is None for any."""
 
     dtype: OfDType | OfVariable | None = None
 
@@ -81,7 +81,7 @@ class OfClass(Declared):
 
 @dataclass(frozen=True)
 class CompileTime(Declared):
-    """``Const[X]``, ``Literal[...]``: what `inner` says, known at compile time. `among`: the only values, or None."""
+    """A compile-time value of `inner`: ``Const[X]``, ``Literal[...]``. `among`: the only values, or None."""
 
     inner: Declared = Declared()
     among: tuple[Any, ...] | None = None
@@ -89,7 +89,7 @@ class CompileTime(Declared):
 
 @dataclass(frozen=True)
 class InTuple(Declared):
-    """``tuple[X, Y]``, or ``tuple[X, ...]``, which is `repeated`."""
+    """A tuple: ``tuple[X, Y]``, or ``tuple[X, ...]``, which is `repeated`."""
 
     parts: tuple[Declared, ...] = ()
     repeated: bool = False
@@ -97,7 +97,7 @@ class InTuple(Declared):
 
 @dataclass(frozen=True)
 class OneOf(Declared):
-    """``X | Y``."""
+    """A union, ``X | Y``."""
 
     options: tuple[Declared, ...] = ()
 
@@ -136,7 +136,7 @@ def declared_of(function: TileFunction[..., Any]) -> DeclaredCall:
 
 
 _LEFT_OUT = re.compile(r"\b(?:typing|tiledsl(?:\.[a-z_]\w*)*)\.(?=\w)|~(?=\w)")
-"""What messages leave out of the text of an annotation: names of modules, and the sign that Python puts before `T`."""
+"""The parts of an annotation that messages leave out: names of modules, and the sign that Python puts before `T`."""
 
 
 class _Reader:

@@ -78,7 +78,7 @@ class _Exact:
         self.wide: dict[tuple[Block, Value], Value] = {}
         self.clamped: dict[tuple[Block, Value], Value] = {}
         self.near: set[Value] = set()
-        """What is known not to be `is_computed`."""
+        """The values that are known not to be `is_computed`."""
 
     def fits(self, value: Value) -> bool:
         low, high = self.intervals.of(value)

@@ -138,10 +138,10 @@ class View:
 
 
 class Clocks:
-    """`known` [blocks, warps, rank, agents]: the clock of each warp. `behind`: that of its lanes that have not waited
-    for what others have (`waited`). `synced` [blocks, warps]: its count when its lanes met last. `in_run` [blocks]: the
-    number of its cluster in the run. `met` [blocks]: all warps of the block know of what each did up to this count of
-    its own, if nothing but barriers of whole blocks orders them."""
+    """The clocks of warps. `known` [blocks, warps, rank, agents]: that of each warp. `behind`: that of its lanes that
+    have not waited for what others have (`waited`). `synced` [blocks, warps]: its count when its lanes met last.
+    `in_run` [blocks]: the number of its cluster in the run. `met` [blocks]: all warps of the block know of what each
+    did up to this count of its own, if nothing but barriers of whole blocks orders them."""
 
     touched: Bools | None = None
     """[blocks, warps, 32]: lanes that have made an access since those of their warp have met; None: nobody asks."""
@@ -193,7 +193,7 @@ class Clocks:
         return View(self.flat, start)
 
     def update_behind(self, rows: Ints, warps: Ints) -> None:
-        """Let lanes that are behind know how far their own warp has come."""
+        """Update what lanes that have not waited know of their own warp's progress."""
         for first, end in pairwise(sorted({0, self.warps, self.work, self.alone, self.far, self.gone, self.agents})):
             if end - first >= self.warps:
                 at = rows, warps, self.ranks[rows], first + warps
@@ -228,7 +228,7 @@ class Clocks:
         self.join(rows, warps)
 
     def join(self, rows: Ints, warps: Ints) -> None:
-        """What some lanes of these warps have waited for, all know."""
+        """Let all lanes of these warps know what some of them have waited for."""
         if self.waited is not None:
             self.waited[rows, warps] = True
 
@@ -311,7 +311,7 @@ class Clocks:
         self.tick_once(rows, warps)
 
     def acquire(self, kept: Known, rows: Ints, warps: Ints, lanes: Bools | None = None) -> None:
-        """Warps, each named once, acquire `kept`, one an entry. lanes [entries, 32]: those that do; None: all."""
+        """Acquire `kept` by warps, each named once, one per entry. lanes [entries, 32]: those that do; None: all."""
         if lanes is not None and not lanes.all():
             self.wait_alone(rows, warps, lanes)
         if self.waited is not None:
@@ -325,7 +325,7 @@ class Clocks:
         self.synced[rows, warps] = np.maximum(self.synced[rows, warps], own + 1)
 
     def wait_alone(self, rows: Ints, warps: Ints, lanes: Bools) -> None:
-        """Some lanes of these warps wait alone, where that is not all: the others do not know of it until they meet."""
+        """Note the lanes of these warps that wait alone, if not all do: the others know of it only after they meet."""
         if self.waited is None:
             self.waited = np.ones((*self.synced.shape, WARP), np.bool_)
         alone = ~lanes.all(axis=1)

@@ -225,7 +225,7 @@ class _Blocks(Hook):
         return np.divmod(warps, self.clocks.warps)
 
     def multiplied(self, access: Access) -> None:
-        """Products begin, for which all lanes of four warps have come."""
+        """Begin products, for which all lanes of four warps have come."""
         at, products = slice(None, None, access.run), self.mbarriers.phases.products
         rows, warps = self.warps_of(access.blocks[at], access.threads[at])
         if products.fresh.any():
