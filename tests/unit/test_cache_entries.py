@@ -191,10 +191,14 @@ def test_mutated_entries_are_dropped(cache: DiskCache, image: Image, what: str) 
         cache_module._warned.clear()
         if what == "content":
             cache.store(KEY, mutated(good, chance), {"name": "k"})
+        elif what == "file":
+            path.write_bytes(mutated(whole, chance))
         else:
-            data = mutated(whole, chance) if what == "file" else b"{}\0" + mutated(packed(good), chance)
-            path.write_bytes(data if what == "file" else cache_module._head(KEY, data) + data)
-            path.chmod(0o600)
+            data = mutated(packed(good), chance)
+            if unpacked(data) == good:  # zlib has several texts for the same content
+                continue
+            path.write_bytes(cache_module._head(KEY, b"{}\0" + data) + b"{}\0" + data)
+        path.chmod(0o600)
         assert isinstance(cache.entries()[0].note, dict)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
