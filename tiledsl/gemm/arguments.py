@@ -12,20 +12,20 @@ from typing import Any
 
 from tiledsl.function import TileFunction
 from tiledsl.gemm.epilogue import add_bias
-from tiledsl.ir.types import BOOL, F32, I64, DType
+from tiledsl.ir.types import BOOL, F32, I64
 from tiledsl.runtime.arrays import describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
 from tiledsl.signatures.signature import ScalarParam
 from tiledsl.signatures.specialize import ArrayInfo, Named, argument_error, check_scalar
 
-__all__ = ["check_memory", "described_bias", "epilogue_of", "factor", "flag", "integer", "mean"]
+__all__ = ["check_given", "check_memory", "described_bias", "epilogue_of", "factor", "flag", "integer", "mean"]
 
 
-def factor(call: Named, name: str, value: Any, dtype: DType = F32) -> float:
-    """Return alpha or beta as the kernel gets it: rounded to `dtype`. Raises KernelArgumentError."""
+def factor(call: Named, name: str, value: Any) -> float:
+    """Return a factor as the kernel gets it: rounded to f32. Raises KernelArgumentError."""
     if type(value) is float and value == 1.0:  # the default of alpha
         return value
-    return check_scalar(call, ScalarParam(name, dtype), value)
+    return check_scalar(call, ScalarParam(name, F32), value)
 
 
 def flag(call: Named, name: str, value: Any) -> bool:
@@ -106,3 +106,8 @@ def check_memory(call: Named, arrays: dict[str, ArrayInfo]) -> None:
         raise argument_error(call, message, f"pass C without, and reverse {first} instead", code="C804")
     for problem, fix in memory_problems("C", arrays):
         raise argument_error(call, f"C is written, {problem}", fix, code="C804")
+
+
+def check_given(call: Named, given: dict[str, Any]) -> None:
+    """Raise KernelArgumentError as `check_memory` for arrays as a caller passed them; None: it is left out."""
+    check_memory(call, {name: describe(call, name, x) for name, x in given.items() if x is not None})

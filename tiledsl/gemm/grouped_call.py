@@ -12,7 +12,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from tiledsl.errors import KernelArgumentError, short_traceback
-from tiledsl.gemm.arguments import check_memory, described_bias, epilogue_of, factor, mean
+from tiledsl.gemm.arguments import check_given, described_bias, epilogue_of, factor, mean
 from tiledsl.gemm.choice import BK, MACS, SCALING
 from tiledsl.gemm.grouped import TALL, hopper_grouped
 from tiledsl.gemm.hopper_tiles import staged_width
@@ -344,7 +344,7 @@ def _check_memory(call: _Call, A: Any, B: Any, bounds: Any, C: Any, bias: Any) -
     """Raise KernelArgumentError, which names `call`, for what its kernel refused: where arrays are in memory."""
     of_a, of_b = call.scales
     given = {"A": A, "B": B, call.bounds: bounds, "C": C, "bias": bias, "scale_a": of_a, "scale_b": of_b}
-    check_memory(call, {name: describe(call, name, x) for name, x in given.items() if x is not None})
+    check_given(call, given)
 
 
 def _unaligned(info: ArrayInfo) -> int:

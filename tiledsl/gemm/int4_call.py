@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiledsl.errors import KernelArgumentError, short_traceback
-from tiledsl.gemm.arguments import check_memory, described_bias, epilogue_of, factor, integer
+from tiledsl.gemm.arguments import check_given, described_bias, epilogue_of, factor, integer
 from tiledsl.gemm.choice import TOGETHER
 from tiledsl.gemm.grouped_call import aligned_copy
 from tiledsl.gemm.hopper_stores import room_bytes
@@ -203,7 +203,7 @@ def int4_gemm(
 def _check_memory(X: Any, W: Int4Weights, C: Any, bias: Any) -> None:
     """Raise KernelArgumentError, which names `int4_gemm`, for what its kernel refused: where arrays are in memory."""
     given = {"X": X, "W.words": W.words, "W.scales": W.scales, "W.zeros": W.zeros, "C": C, "bias": bias}
-    check_memory(GEMM, {name: describe(GEMM, name, x) for name, x in given.items() if x is not None})
+    check_given(GEMM, given)
 
 
 def _read_by_tma(x: ArrayInfo) -> bool:

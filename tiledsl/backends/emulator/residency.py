@@ -6,7 +6,6 @@ may allow fewer. The GPU is the one that the emulator reproduces.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from math import prod
 
@@ -14,7 +13,7 @@ from tiledsl.arch import EMULATED_ARCH, EMULATED_GPU, TARGETS
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.ir.core import Kernel
-from tiledsl.ir.expr import PROCESSORS
+from tiledsl.ir.expr import PROCESSORS, names_of
 
 FEW_PROCESSORS = 8
 """The SM count for which a grid that depends on it is launched (default of `Options.processors`)."""
@@ -63,4 +62,4 @@ def residency(kernel: Kernel, launch: LaunchInfo, processors: int | None) -> Res
 
 def depends_on_processors(kernel: Kernel) -> bool:
     """Return whether the grid is computed from the SM count."""
-    return any(PROCESSORS in re.findall(r"\w+", str(extent)) for extent in kernel.grid)
+    return any(PROCESSORS in names_of(extent) for extent in kernel.grid)
